@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 
-/* Bits of a table that is at most half full. */
+/* log2 of the size of a table that is at most half full. */
 static int bits_for(size_t count) {
   int bits = 4;
   while (((size_t)1 << bits) < 2 * count) bits++;
@@ -30,7 +30,7 @@ void ch_bpe_free(ch_bpe *b) {
   free(b);
 }
 
-/* The place of a pair, or where it would go. */
+/* The entry of a pair, or the free entry where it would be inserted. */
 static ch_merge *find_merge(const ch_bpe *b, int32_t left, int32_t right) {
   uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, mask = ((uint64_t)1 << b->merge_bits) - 1;
   for (uint64_t i = pair * 0x9E3779B97F4A7C15U >> (64 - b->merge_bits);; i++) {
@@ -58,12 +58,13 @@ void ch_bpe_add_whole(ch_bpe *b, int32_t id) { *find_whole(b, b->surface[id].tex
 
 /* ---- a word ---- */
 
-/* A token of the word and its neighbours, -1: none. Those that a merge took away have id -1. */
+/* A token of the word and the indices of its neighbors (-1: none). A token that was merged into its left neighbor
+ * has id -1. */
 typedef struct part {
   int32_t id, before, next;
 } part;
 
-/* Merges that may be done: the rank in the upper half and the place of the left token in the lower, least first. */
+/* A min-heap of possible merges: the rank in the upper half, the index of the left token in the lower half. */
 typedef struct heap {
   uint64_t *key;
   size_t count;
@@ -87,7 +88,7 @@ static uint64_t pop(heap *h) {
   return min;
 }
 
-/* The merge of the token at a place with the one behind it, if there is one. */
+/* The merge of the token at index `at` with the next one; NULL: none. */
 static const ch_merge *merge_at(const ch_bpe *b, const part *p, int32_t at) {
   if (at < 0 || p[at].id < 0 || p[at].next < 0) return NULL;
   const ch_merge *m = find_merge(b, p[at].id, p[p[at].next].id);
@@ -99,14 +100,14 @@ static void offer(const ch_bpe *b, const part *p, int32_t at, heap *h) {
   if (m) push(h, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)at);
 }
 
-/* parts [size]; h has room for 3 size: every pair once, and two for each merge. */
+/* parts [size]; h has space for 3 size entries: one for every pair, and two for each merge. */
 static void merge_all(const ch_bpe *b, part *p, int32_t size, heap *h) {
   for (int32_t i = 0; i < size; i++) offer(b, p, i, h);
   while (h->count) {
     uint64_t key = pop(h);
     int32_t at = (int32_t)(uint32_t)key;
     const ch_merge *m = merge_at(b, p, at);
-    if (!m || (uint64_t)m->rank != key >> 32) continue; /* one of the two has merged with another since */
+    if (!m || (uint64_t)m->rank != key >> 32) continue; /* outdated: one of the two tokens has been merged since */
     int32_t gone = p[at].next, next = p[gone].next;
     p[at].id = m->made, p[at].next = next, p[gone].id = -1;
     if (next >= 0) p[next].before = at;

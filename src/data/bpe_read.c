@@ -17,7 +17,7 @@ static int refuse_json(const bpe_job *j, const char *field, const json_t *value,
 
 /* ---- normalization and splitting of text, before merging ---- */
 
-/* The steps of a "Sequence", or the one that stands by itself. */
+/* The steps of a "Sequence", or a single step. */
 static size_t steps_of(const json_t *whole, const char *list) {
   return ch_json_is_type(whole, "Sequence") ? json_array_size(json_object_get(whole, list))
                                             : whole && !json_is_null(whole);
@@ -43,9 +43,9 @@ static int read_normalizer(bpe_job *j) {
   return CHOIR_OK;
 }
 
-/* Nonzero: the step cuts by this pattern, and keeps all of the text. Removing text that the
- * pattern does not match (invert) comes to the same if the pattern matches all text. A rule's only pattern does
- * (dolma2 is spelled so). */
+/* Nonzero: the step splits at matches of this pattern and keeps all of the text. Removing text that the pattern does
+ * not match (invert) is equivalent if the pattern matches all text, as a rule's only pattern does (dolma2 is written in
+ * this way). */
 static int cuts_by(const json_t *step, const char *regex, int alone) {
   int isolated = ch_json_is_text(step, "behavior", "Isolated") && !json_is_true(json_object_get(step, "invert"));
   int kept = ch_json_is_text(step, "behavior", "Removed") && json_is_true(json_object_get(step, "invert"));
@@ -76,11 +76,11 @@ static int read_pre_tokenizer(bpe_job *j) {
 
 /* ---- tokens ---- */
 
-/* Bytes that no text of UTF-8 has, which some files have no tokens for (GPT-NeoX, OLMo). */
+/* Bytes that never occur in UTF-8; some files have no tokens for them (GPT-NeoX, OLMo). */
 static int never_in_utf8(int byte) { return byte == 0xC0 || byte == 0xC1 || byte > 0xF4; }
 
-/* The bytes and the name of a token, one behind the other, at `at`; returns what follows them. Only tokens that the
- * alphabet spells are found in text. */
+/* Writes the bytes and the name of a token, one after the other, at `at`; returns the address after them. Only
+ * tokens spelled in the byte alphabet can occur in text. */
 static char *add_token(bpe_job *j, int i, char *at) {
   choir_tokenizer *t = j->t;
   const ch_json_token *token = i < j->file.count ? &j->file.token[i] : NULL;
@@ -112,7 +112,7 @@ static int add_tokens(bpe_job *j) {
   return CHOIR_OK;
 }
 
-/* Long texts are cut there (ch_encode). */
+/* Nonzero: ch_encode could cut a long text within this token. */
 static int could_be_cut(const char *text, size_t size) {
   for (size_t i = 1; i < size; i++)
     if (ch_ends_word(text, i)) return 1;
@@ -186,9 +186,10 @@ static int add_merges(bpe_job *j) {
   return code;
 }
 
-/* ---- all together ---- */
+/* ---- the whole file ---- */
 
-/* Which token ends a text, and how many there are: by our note, or the first of the usual names. */
+/* Determines the token that ends a text and the number of tokens: from choir's note, or the first of the usual
+ * names. */
 static int read_note(bpe_job *j) {
   static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>",
                                       "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>", "</s>"};

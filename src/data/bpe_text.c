@@ -1,5 +1,5 @@
-/* Texts around byte-level BPE: the spelling of its tokens, and the note that choir puts into a tokenizer.json, which is
- * otherwise kept byte for byte. */
+/* Text formats of byte-level BPE: the spelling of its tokens, and the note that choir inserts into a tokenizer.json,
+ * which is otherwise stored byte for byte. */
 #include <stdio.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -45,7 +45,7 @@ size_t ch_bpe_name(ch_surface s, char *out) {
 
 static const char begin[] = "{\"" CH_TOKENIZER_JSON_OURS "\": {", end[] = "}, ";
 
-/* What follows the first brace, or the note. */
+/* The text after the first brace, or after the note. */
 static const char *rest_of(const char *bytes, size_t size, size_t *left) {
   const char *at = memchr(bytes, '{', size), *stop = bytes + size;
   if (at && (size_t)(stop - at) > sizeof begin && !memcmp(at, begin, sizeof begin - 1)) {

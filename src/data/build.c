@@ -15,12 +15,12 @@
 #include "file/dir.h"
 #include "file/json.h"
 
-/* A block of text on its way to tokens. */
+/* A block of text to be encoded. */
 typedef struct build_job {
   ch_buffer text;
   ch_ids ids;
   int heldout, last;
-  uint64_t bytes_done, replaced; /* of the source, when the block was read */
+  uint64_t bytes_done, replaced; /* position in the source when the block was read */
 } build_job;
 
 typedef struct build {
@@ -30,7 +30,7 @@ typedef struct build {
   int workers, jobs;
   ch_encoder **encoders; /* [workers] */
   build_job *job;        /* [jobs] */
-  json_t *sources;       /* of data.json */
+  json_t *sources;       /* "sources" of data.json */
   choir_progress progress;
   double reported;
 
@@ -38,10 +38,10 @@ typedef struct build {
   ch_text *text;
   ch_holdout holdout;
   uint64_t unit;            /* producer: number of the next document or block */
-  int heldout;              /* producer: share of the last block */
-  ch_buffer held;           /* producer: the end of a block whose last word may go on in the next */
-  ch_shard_writer shard[2]; /* training, held out */
-  int open;                 /* consumer: share whose document piece has no end yet, or -1 */
+  int heldout;              /* producer: split of the last block */
+  ch_buffer held;           /* producer: the end of a block, whose last word may continue in the next block */
+  ch_shard_writer shard[2]; /* one writer each for training and held-out data */
+  int open;                 /* consumer: the split whose document is not finished yet, or -1 */
   uint64_t documents;
   int64_t bytes_before;
 } build;
@@ -56,22 +56,22 @@ static ch_text_options text_options(const build *b, int source, size_t block_byt
                            .block_bytes = block_bytes};
 }
 
-/* Nonzero: words reach over the ends of lines, where blocks end: those of byte-level BPE, and of SentencePiece models
- * that have control characters in pieces (Gemma's "\n\n"). */
+/* Nonzero: words may span line ends, where blocks end: with byte-level BPE, and with SentencePiece models that have
+ * control characters in pieces (Gemma's "\n\n"). */
 static int joins_lines(const choir_tokenizer *t) { return t->bpe || memchr(t->joins, 1, sizeof t->joins); }
 
-/* Of such tokenizers: a block that goes on ends where no word can reach over, so that its tokens are those of the whole
- * document; what is behind begins the next one. */
+/* For such tokenizers: ends an unfinished block where no word can span, so that its tokens are those of the whole
+ * document; the rest begins the next block. */
 static int hold_back(build *b, ch_buffer *text) {
   size_t end = text->size ? text->size - 1 : 0;
   while (end && !ch_ends_word(text->data, end)) end--;
-  if (!end) return CHOIR_OK; /* no place in all of it */
+  if (!end) return CHOIR_OK; /* the text has no such position */
   CH_TRY(ch_buffer_append(&b->held, text->data + end, text->size - end));
   text->size = end;
   return CHOIR_OK;
 }
 
-/* Reads a block and decides its share. A document's empty last block goes with the block before it. */
+/* Reads a block and decides its split. An empty last block of a document gets the split of the block before it. */
 static int produce(void *context, void *place, int *more) {
   build *b = context;
   build_job *j = place;
@@ -109,7 +109,7 @@ static int report(build *b, int always) {
   return CHOIR_OK;
 }
 
-/* Ends the open piece of a document. */
+/* Ends the open part of a document. */
 static int end_piece(build *b) {
   int32_t eos = choir_tokenizer_eos(b->tokenizer);
   ch_shard_writer *w = &b->shard[b->open];
@@ -118,8 +118,8 @@ static int end_piece(build *b) {
   return ch_shard_write(w, &eos, 1);
 }
 
-/* Writes a block's tokens. Where a document changes sides, the piece so far ends like a document: what follows it there
- * is another text. */
+/* Writes a block's tokens. If a document changes its split, the part so far is ended like a document, because its
+ * continuation in that split is another text. */
 static int consume(void *context, void *place) {
   build *b = context;
   build_job *j = place;
@@ -138,7 +138,7 @@ static int consume(void *context, void *place) {
   return report(b, 0);
 }
 
-/* Says in data.json what was made of a source. */
+/* Adds a source's statistics to data.json. */
 static int describe_source(build *b, int source, uint64_t replaced) {
   const choir_data_source *s = &b->o->sources[source];
   json_t *inputs = json_array();

@@ -96,7 +96,7 @@ static int open_source(choir_data *d, const char *directory, const char *file, c
   CH_TRY(ch_json_get_number(source, file, "weight", 0, 1e300, &s->weight));
   if (!(s->weight > 0))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: source \"%s\": \"weight\" is 0: must be above 0", file, s->name);
-  d->count++; /* from here on closed with the rest */
+  d->count++; /* from here on closed with the other sources */
   CH_TRY(open_shard(d, directory, file, source, s, "train", &s->train));
   CH_TRY(open_shard(d, directory, file, source, s, "heldout", &s->heldout));
   uint64_t pieces = s->train.info.documents + s->heldout.info.documents;
@@ -106,7 +106,7 @@ static int open_source(choir_data *d, const char *directory, const char *file, c
   return CHOIR_OK;
 }
 
-/* The tokenizer beside the shards, by its bytes alone: reading data needs no SentencePiece. */
+/* Hashes the bytes of the tokenizer stored with the shards: reading data does not need SentencePiece. */
 static int hash_tokenizer(choir_data *d) {
   char *bytes;
   size_t size;
@@ -116,7 +116,7 @@ static int hash_tokenizer(choir_data *d) {
   return CHOIR_OK;
 }
 
-/* Gives each source its part of [0, 2^32), at least 1. */
+/* Assigns each source an interval of [0, 2^32), of length at least 1. */
 static int divide(choir_data *d, const char *file) {
   double total = 0, sum = 0;
   for (int i = 0; i < d->count; i++) total += d->sources[i].weight;
@@ -130,8 +130,8 @@ static int divide(choir_data *d, const char *file) {
   return CHOIR_OK;
 }
 
-/* A resumed run must find these unchanged: tokens, names, weights. Not the inputs' names: the same data may be built
- * elsewhere. */
+/* The hash that a resumed run compares: tokens, names, weights. The names of inputs do not count: the same data may
+ * be built elsewhere. */
 static uint64_t content_hash(const choir_data *d) {
   XXH64_state_t h;
   XXH64_reset(&h, d->tokenizer_hash);
@@ -168,14 +168,15 @@ static int open_all(choir_data *d, const char *directory, const char *file, cons
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu sources; must be 1 to %d", file, json_array_size(sources),
                     CH_SOURCE_LIMIT);
   d->vocab_size = (int)vocab;
-  CH_TRY(CH_ALLOC(&d->sources, json_array_size(sources) + 1, "the sources of %s", file)); /* and the end */
+  CH_TRY(
+      CH_ALLOC(&d->sources, json_array_size(sources) + 1, "the sources of %s", file)); /* and the end of the mixture */
   json_array_foreach(sources, i, source) CH_TRY(open_source(d, directory, file, source));
   CH_TRY(divide(d, file));
   d->hash = content_hash(d);
   return CHOIR_OK;
 }
 
-/* A folder of text is a likely mistake. */
+/* A directory of text files is a likely mistake. */
 static int no_data(const char *directory, const char *file) {
   struct stat status;
   int text = !stat(directory, &status);

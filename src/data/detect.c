@@ -1,6 +1,6 @@
-/* What is no text, told by its first bytes: libarchive takes whatever it does not know for plain text, so that an
- * archive, or a compressed file with a damaged beginning, would be read byte by byte, and with replaced bytes become
- * the corpus. */
+/* Detects files that are not text by their first bytes: libarchive treats every unknown format as plain text, so
+ * that an archive, or a compressed file with a damaged beginning, would be read byte by byte, and, with invalid bytes
+ * replaced, become part of the corpus. */
 #include <string.h>
 
 #include "data/text.h"
@@ -30,8 +30,8 @@ static int bits_apart(const unsigned char *bytes, int kind) {
 
 enum { TAR_BLOCK = 512, TAR_SUM = 148, TAR_MAGIC = 257 };
 
-/* An archive of texts would be one text, headers and all. Its first block has a sum of its own bytes, the sum's own
- * eight taken for spaces; newer ones have a magic word too. */
+/* A tar archive of texts would be read as one text, including its headers. A header has a checksum of its own bytes,
+ * computed with the checksum's eight bytes as spaces; newer headers have a magic number, too. */
 static int is_tar(const unsigned char *data, size_t size) {
   if (size < TAR_BLOCK || !data[0]) return 0;
   if (!memcmp(data + TAR_MAGIC, "ustar", 5)) return 1;
@@ -43,7 +43,7 @@ static int is_tar(const unsigned char *data, size_t size) {
   return digits >= 4 && said == sum;
 }
 
-/* Headers of cpio are digits throughout; a list of telephone numbers is not. */
+/* Whether the file starts with a cpio header, which consists of digits; a list of telephone numbers does not match. */
 static int is_cpio(const unsigned char *data, size_t size) {
   enum { CPIO_HEADER = 76 };
   if (size < CPIO_HEADER || memcmp(data, "07070", 5)) return 0;
@@ -52,7 +52,7 @@ static int is_cpio(const unsigned char *data, size_t size) {
   return 1;
 }
 
-/* UTF-16 and UTF-32 begin with a mark, or have so many zeros as no UTF-8 text has. */
+/* Whether the text is UTF-16 or UTF-32: it begins with a byte order mark, or has more zeros than any UTF-8 text. */
 static int is_wide(const unsigned char *data, size_t size) {
   size_t zeros = 0, looked = size < CH_DETECT_BYTES ? size : CH_DETECT_BYTES;
   if (size >= 2 && (!memcmp(data, "\xFF\xFE", 2) || !memcmp(data, "\xFE\xFF", 2))) return 1;

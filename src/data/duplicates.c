@@ -21,7 +21,7 @@ static int64_t list_files(const choir_data_build_options *o, named *file) {
   for (int i = 0; i < o->source_count; i++)
     for (const char *const *path = o->sources[i].inputs; *path; path++) {
       struct stat status;
-      if (file && (stat(*path, &status) || !S_ISREG(status.st_mode))) continue; /* a pipe is not read twice */
+      if (file && (stat(*path, &status) || !S_ISREG(status.st_mode))) continue; /* a pipe cannot be read twice */
       if (file) file[count] = (named){status.st_dev, status.st_ino, *path};
       count++;
     }

@@ -10,8 +10,8 @@
 #include "base/text.h"
 #include "file/file.h"
 
-/* Memory of words: each word has two places. A new one takes the second, and the first when it comes again, so that the
- * many words that come once do not drive out the frequent ones. One cache line an entry. */
+/* Word cache: two-way set-associative. A new word is stored in the second way and moves to the first when it occurs
+ * again, so that the many words that occur once do not evict frequent ones. One cache line per entry. */
 enum { SET_BITS = 16, WORD_BYTES = 30, WORD_TOKENS = 8 };
 typedef struct word_slot {
   char word[WORD_BYTES];
@@ -27,10 +27,10 @@ int ch_encoder_create(ch_encoder **encoder) { return CH_ALLOC(encoder, 1, "an en
 
 void ch_encoder_free(ch_encoder *encoder) { free(encoder); }
 
-/* A word is cut after this many bytes: bounds the work and memory of one search for the best pieces. */
+/* A word is cut after this many bytes: this bounds the time and memory of a search for the best pieces. */
 enum { LONGEST_WORD = 4096 };
 
-/* The end of the word at p: spaces, then what follows up to a space or a character that stands alone. */
+/* The end of the word at p: spaces, then everything up to a space or a character that is encoded separately. */
 static const char *word_end(const choir_tokenizer *t, const char *p, const char *end) {
   const char *q = p, *stop = end - p > LONGEST_WORD ? p + LONGEST_WORD : end;
   while (q < stop && *q == ' ') q++;
@@ -47,7 +47,7 @@ int ch_ids_reserve(ch_ids *out, size_t more) {
   return CHOIR_OK;
 }
 
-/* Whether the pieces make up the word: a text that would come back as another is found where it is encoded. */
+/* Whether the pieces spell the word: a word whose decoding would differ is detected when it is encoded. */
 static int spells(const choir_tokenizer *t, const int32_t *ids, size_t count, const char *word, size_t size) {
   size_t at = 0;
   for (size_t i = 0; i < count; i++) {
@@ -59,7 +59,7 @@ static int spells(const choir_tokenizer *t, const int32_t *ids, size_t count, co
   return at == size;
 }
 
-/* A word through the engine; at most a token a byte. */
+/* Encodes a word with SentencePiece or BPE; at most one token per byte. */
 static int search(const choir_tokenizer *t, const char *word, size_t size, ch_ids *out) {
   size_t count;
   CH_TRY(ch_ids_reserve(out, size));
@@ -135,9 +135,9 @@ int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t 
   return CHOIR_OK;
 }
 
-enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays, and a look at whether to stop */
+enum { LONG_TEXT = 1 << 16 }; /* from this length on a word cache pays, and stop requests are checked */
 
-/* The end of a piece from `at`: where a text may be cut and gives the same tokens (ch_encode). */
+/* The end of the part that begins at `at`: a position where cutting does not change the tokens (ch_encode). */
 static size_t piece_end(const choir_tokenizer *t, const char *text, size_t at, size_t size) {
   for (at += LONG_TEXT; at < size; at++)
     if (ch_ends_word(text, at) ||
@@ -154,7 +154,7 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
     return ch_error(CHOIR_ERROR_FORMAT, "byte %zu of the text: not UTF-8 (0x%02X)", valid, (unsigned char)text[valid]);
   ch_encoder *encoder = NULL;
   ch_ids out = {.capacity = 1};
-  int code = CH_ALLOC(&out.ids, 1, "tokens"); /* never NULL, even for no text */
+  int code = CH_ALLOC(&out.ids, 1, "tokens"); /* never NULL, even for an empty text */
   if (!code && size >= LONG_TEXT) code = ch_encoder_create(&encoder);
   for (size_t at = 0, end; at < size && !code; at = end) {
     end = piece_end(t, text, at, size);
@@ -171,12 +171,13 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
   return CHOIR_OK;
 }
 
-/* ---- of a file ---- */
+/* ---- text files ---- */
 
 /* Texts are read, not mapped: a mapped one that another program cuts short is a SIGBUS. */
 static const size_t FILE_LIMIT = (size_t)1 << 36;
 
-/* Bytes that surely hold `most` tokens: so many of the longest piece, and a word for the one that the cut breaks. */
+/* Bytes that certainly contain `max` tokens: the length of the longest piece for each, and a word more because the
+ * last word may be cut. */
 static size_t enough(const choir_tokenizer *t, size_t max) {
   enum { WORD = 4096 };
   size_t longest = 1;
@@ -185,7 +186,7 @@ static size_t enough(const choir_tokenizer *t, size_t max) {
   return max < (FILE_LIMIT - WORD) / longest ? max * longest + WORD : FILE_LIMIT;
 }
 
-/* The first `limit` bytes, less what is left of a character there. */
+/* Reads the first `limit` bytes, without an incomplete character at the end. */
 static int read_start(const char *path, size_t limit, char **text, size_t *bytes, int *cut) {
   FILE *file = fopen(path, "rb");
   if (!file) return ch_error_errno("%s: cannot open", path);
@@ -204,7 +205,7 @@ static int read_start(const char *path, size_t limit, char **text, size_t *bytes
   return CHOIR_OK;
 }
 
-/* Bytes that gzip makes of a text; 0: no memory. */
+/* The size of a text compressed with gzip; 0: no memory. */
 static size_t gzip_bytes(const char *text, size_t bytes) {
   enum { GZIP_FRAME = 18, ZLIB_FRAME = 6 };
   uLongf size = compressBound(bytes);

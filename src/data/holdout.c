@@ -3,7 +3,7 @@
 #include "base/rng.h"
 #include "data/text.h"
 
-/* Number of documents, up to `enough`, and of bytes as far as was read. */
+/* Counts documents, up to `enough`, and the bytes read for that. */
 static int count(const ch_text_options *options, uint64_t enough, int (*goes_on)(void *context), void *context,
                  uint64_t *documents, uint64_t *bytes) {
   ch_text_options o = *options;
@@ -31,20 +31,20 @@ int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, doub
     return ch_error(CHOIR_ERROR_FORMAT, "no text in its inputs (%s%s)", text->inputs[0],
                     text->inputs[1] ? ", ..." : "");
   if (documents >= enough || !(share > 0)) return CHOIR_OK;
-  /* Blocks small enough that there are at least two runs of 1/share of them; but 64 bytes at least. */
+  /* The block size that gives at least two runs of 1/share blocks, but at least 64 bytes. */
   h->by_blocks = 1;
   h->share = fmax(share, fmin(0.5, 128.0 / (double)bytes));
   h->block_bytes = (size_t)fmin(CH_HOLDOUT_BLOCK, fmax(64, (double)bytes * h->share / 2));
   return CHOIR_OK;
 }
 
-/* The first unit of run number n. */
+/* The first unit of run `n`. */
 static uint64_t run_begin(double share, uint64_t n) { return (uint64_t)ceil((double)n / share); }
 
 int ch_held_out(const ch_holdout *h, uint64_t unit) {
   if (!(h->share > 0)) return 0;
   uint64_t run = (uint64_t)((double)unit * h->share);
-  while (run && run_begin(h->share, run) > unit) run--; /* rounding */
+  while (run && run_begin(h->share, run) > unit) run--; /* corrects rounding */
   while (run_begin(h->share, run + 1) <= unit) run++;
   uint64_t begin = run_begin(h->share, run), length = run_begin(h->share, run + 1) - begin;
   return unit == begin + ch_rng_below(ch_rng_make(h->seed, CH_STREAM_HOLDOUT, h->source), run, length);

@@ -11,19 +11,19 @@
 #include "base/alloc.h"
 #include "data/text.h"
 
-/* ---- gzip files (dictzip too, and several members in a row) ----
- * By zlib: libarchive reads them as well, but does not compare checksums. */
+/* ---- gzip files (also dictzip, and several members in a row) ----
+ * With zlib: libarchive reads them, too, but does not check checksums. */
 
-enum { PIECE = 1 << 17, GZIP_WINDOW = 15 + 16 /* zlib's way to ask for gzip headers */ };
+enum { PIECE = 1 << 17, GZIP_WINDOW = 15 + 16 /* GZIP_WINDOW: zlib's code for gzip headers */ };
 
 typedef struct ch_gzip {
-  int fd, inside; /* inside a member */
+  int fd, inside; /* inside: within a member */
   z_stream z;
-  uint64_t consumed; /* bytes handed to zlib */
+  uint64_t consumed; /* compressed bytes passed to zlib */
   unsigned char in[PIECE], out[2 * PIECE];
 } ch_gzip;
 
-/* Reads up to a piece of the file; 0 bytes: its end. */
+/* Reads the next bytes of the file; 0 bytes: its end. */
 static int fill_input(ch_gzip *g) {
   ssize_t n = read(g->fd, g->in, sizeof g->in);
   if (n < 0) return ch_error_errno("cannot be read");
@@ -32,7 +32,7 @@ static int fill_input(ch_gzip *g) {
   return CHOIR_OK;
 }
 
-/* *gzip NULL and no error: the file is no gzip file. */
+/* *gzip NULL without an error: the file is not a gzip file. */
 static int gzip_open(const char *path, ch_gzip **gzip) {
   *gzip = NULL;
   ch_gzip *g;
@@ -52,8 +52,8 @@ static int gzip_open(const char *path, ch_gzip **gzip) {
   return code;
 }
 
-/* Reads what zlib needs next. Between members the file may end, also after zeros (as tapes add them); anything else
- * must be a member. */
+/* Reads the bytes that zlib needs next. Between members the file may end, also after zeros (which tapes add);
+ * anything else must be a member. */
 static int feed(ch_gzip *g, int *ended) {
   do {
     if (!g->z.avail_in) CH_TRY(fill_input(g));
@@ -66,7 +66,7 @@ static int feed(ch_gzip *g, int *ended) {
   return CHOIR_OK;
 }
 
-/* ch_input_read of a gzip file. Messages do not name the file: the caller adds its name. */
+/* ch_input_read for a gzip file. Messages do not name the file: the caller adds its name. */
 static int gzip_read(ch_gzip *g, const void **data, size_t *size) {
   g->z.next_out = g->out, g->z.avail_out = sizeof g->out;
   while (g->z.avail_out == sizeof g->out) {
@@ -114,7 +114,8 @@ static int has_ending(const char *path) {
   return 0;
 }
 
-/* Of a file that no decompressor knows; ch_detect_non_text looks at its bytes. */
+/* Refuses a file in no known compressed format whose name ends like a compressed file's; ch_detect_non_text checks its
+ * bytes. */
 static int check_ending(const char *path, size_t size) {
   if (!size || !has_ending(path)) return CHOIR_OK;
   return ch_error(
@@ -126,7 +127,7 @@ static int check_ending(const char *path, size_t size) {
 
 static int failed(ch_input *input, const char *doing) {
   const char *why = archive_error_string(input->archive);
-  int window = why && strstr(why, "too much memory"); /* libarchive takes windows of zstd up to 128 MiB */
+  int window = why && strstr(why, "too much memory"); /* libarchive supports zstd windows of up to 128 MiB */
   return ch_error(CHOIR_ERROR_FORMAT, "%s: %s at byte %llu: %s%s", input->path, doing,
                   (unsigned long long)ch_input_consumed(input), why ? why : "unknown failure",
                   window ? "; unpack it first: zstd -dc --long=31 FILE >TEXT" : "");
@@ -139,7 +140,7 @@ int ch_input_open(ch_input *input, const char *path) {
   if (input->gzip) return CHOIR_OK;
   struct archive *a = input->archive = archive_read_new();
   if (!a) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
-  /* These only: libarchive also knows filters (uuencode, ...) that plain text can look like. */
+  /* Only these filters: libarchive's others (uuencode, ...) may match plain text. */
   archive_read_support_filter_xz(a);
   archive_read_support_filter_zstd(a);
   archive_read_support_filter_bzip2(a);
@@ -156,7 +157,8 @@ int ch_input_open(ch_input *input, const char *path) {
   return code;
 }
 
-/* Where libarchive ends: its bzip2 takes whatever is no stream behind one for the end of the file. */
+/* Checks that the whole file was read: libarchive's bzip2 filter treats anything but a stream as the end of the
+ * file. */
 static int whole(const ch_input *input) {
   uint64_t consumed = ch_input_consumed(input);
   if (consumed >= input->size) return CHOIR_OK;

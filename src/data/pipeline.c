@@ -11,7 +11,7 @@
 
 enum { MESSAGE_BYTES = 2048 };
 
-/* The outcome of a job. Messages belong to threads, so a failing one is taken along. */
+/* The result of a job. Error messages are per thread, so the message of a failed job is copied. */
 typedef struct outcome {
   int done, code;
   char message[MESSAGE_BYTES];
@@ -20,10 +20,10 @@ typedef struct outcome {
 typedef struct pipeline_state {
   const ch_pipeline *p;
   pthread_mutex_t lock;
-  pthread_cond_t free_place, ready, done; /* awaited by the producer, the workers, the consumer */
-  uint64_t produced, started, consumed;   /* jobs so far; job number n is in place n % p->jobs */
-  int ended;                              /* nothing more will be produced */
-  int stop;                               /* the consumer wants no more */
+  pthread_cond_t free_place, ready, done; /* waited for by the producer, the workers, the consumer */
+  uint64_t produced, started, consumed;   /* number of jobs so far; job n uses slot n % p->jobs */
+  int ended;                              /* no more jobs will be produced */
+  int stop;                               /* the consumer has failed or finished */
   outcome *outcome;                       /* [jobs] */
 } pipeline_state;
 
@@ -55,7 +55,7 @@ static void *producer(void *argument) {
     if (code) more = 0;
     pthread_mutex_lock(&s->lock);
     if (more || code) {
-      s->outcome[place].done = code != 0; /* an error takes the job's place in the order */
+      s->outcome[place].done = code != 0; /* an error is the job's result, in order */
       settle(&s->outcome[place], code);
       s->produced++;
     }
@@ -90,7 +90,7 @@ static void *worker(void *argument) {
   return NULL;
 }
 
-/* Takes jobs in order until the end or the first error. */
+/* Consumes jobs in order until the end or the first error. */
 static int consume(pipeline_state *s) {
   const ch_pipeline *p = s->p;
   int code = CHOIR_OK;
@@ -115,10 +115,10 @@ static int consume(pipeline_state *s) {
   return code;
 }
 
-/* Stops and joins the threads that were started: helpers[0] is the producer. */
+/* Stops and joins the started threads: helpers[0] is the producer. */
 static void finish_threads(pipeline_state *s, helper *helpers, int started) {
   pthread_mutex_lock(&s->lock);
-  s->stop = 1; /* also after the last job: nobody waits for anything then */
+  s->stop = 1; /* also after the last job, when no thread waits */
   pthread_cond_broadcast(&s->free_place);
   pthread_cond_broadcast(&s->ready);
   pthread_mutex_unlock(&s->lock);
@@ -137,7 +137,7 @@ int ch_pipeline_run(const ch_pipeline *p) {
   code = CH_ALLOC(&s.outcome, p->jobs, "jobs of threads");
   if (!code) code = CH_ALLOC(&helpers, count, "threads");
   if (!code) {
-    ch_signals_hold(&before); /* threads inherit it: the host's handlers run on its own */
+    ch_signals_hold(&before); /* inherited by the threads, so that signal handlers run on the host's own threads */
     while (started < count && !failed) {
       helpers[started] = (helper){.s = &s, .number = started - 1};
       void *argument = started ? (void *)&helpers[started] : (void *)&s;

@@ -4,10 +4,10 @@
 #include "base/rng.h"
 #include "data/data.h"
 
-/* The mixture. Sample s belongs to the source whose part of [0, 2^32) holds (a s + b) mod 2^32. Multiples of the golden
- * ratio modulo one lie as evenly as points on a circle can, so every stretch of samples has its sources in proportion
- * to within a few samples; a is odd, so in 2^32 samples the proportions are exact; and how many of the first s samples
- * belong to a source is a sum that can be had without walking through them. */
+/* The mixture. Sample s belongs to the source whose interval of [0, 2^32) contains (a s + b) mod 2^32. Multiples of
+ * the golden ratio modulo one are spread as evenly as points on a circle can be, so every range of samples has its
+ * sources in proportion to within a few samples; a is odd, so over 2^32 samples the proportions are exact; and the
+ * number of the first s samples that belong to a source is a sum that can be computed without a loop over them. */
 static const uint64_t STEP = UINT64_C(2654435769), CIRCLE = UINT64_C(1) << 32;
 
 static uint64_t start_of(uint64_t seed) { return ch_rng_bits(ch_rng_make(seed, CH_STREAM_MIXTURE, 0), 0) % CIRCLE; }
@@ -27,7 +27,7 @@ static uint64_t floor_sum(uint64_t n, uint64_t m, uint64_t a, uint64_t b) {
   }
 }
 
-/* How many of the first n samples have (a s + b) mod 2^32 < bound. */
+/* The number of the first n samples with (a s + b) mod 2^32 < bound. */
 static uint64_t count_below(uint64_t n, uint64_t b, uint64_t bound) {
   uint64_t rounds = n / CIRCLE, rest = n % CIRCLE;
   return rounds * bound + rest + floor_sum(rest, CIRCLE, STEP, b) - floor_sum(rest, CIRCLE, STEP, b + CIRCLE - bound);
@@ -56,7 +56,7 @@ int ch_data_check(const choir_data *d, int length) {
   return CHOIR_OK;
 }
 
-/* Every round through a source (epoch) has its own order. */
+/* Reads a training window. Every epoch of a source has its own order. */
 static void read_window(const choir_data *d, uint64_t seed, int length, uint64_t sample, int32_t *tokens) {
   uint64_t before;
   int source = ch_data_sample_source(d, seed, sample, &before);
@@ -64,7 +64,7 @@ static void read_window(const choir_data *d, uint64_t seed, int length, uint64_t
   uint64_t windows = windows_of(shard, length), epoch = before / windows;
   ch_rng order = ch_rng_make(seed, CH_STREAM_SHUFFLE, (uint32_t)source);
   order.seed =
-      ch_rng_bits(order, UINT64_C(1) << 63 | epoch); /* indices that the order itself never uses with this seed */
+      ch_rng_bits(order, UINT64_C(1) << 63 | epoch); /* an index that the order itself never uses with this seed */
   ch_shard_read(shard, ch_rng_permute(order, before % windows, windows) * (uint64_t)length, (size_t)length + 1, tokens);
 }
 
@@ -82,7 +82,7 @@ int ch_data_intact(const choir_data *d) {
   return CHOIR_OK;
 }
 
-/* The last window of a source may be shorter, but predicts one token at least. */
+/* The last window of a source may be shorter, but has at least one target. */
 static int64_t heldout_windows_of(const ch_source *s, int length) {
   uint64_t tokens = s->heldout.info.tokens;
   return tokens < 2 ? 0 : (int64_t)((tokens - 2) / (uint64_t)length + 1);

@@ -1,9 +1,9 @@
-/* What people and programs write into lines of JSON, and JSON does not know. */
+/* Repairs JSON lines: values that people and programs write and that JSON does not allow. */
 #include "data/repair.h"
 
 #include <string.h>
 
-/* The UTF-16 unit that "\uXXXX" at p stands for; 0: there is none. */
+/* The UTF-16 code unit of "\uXXXX" at p; 0: none. */
 static unsigned unit_at(const char *p, const char *end) {
   unsigned unit = 0;
   if (end - p < 6 || p[0] != '\\' || p[1] != 'u') return 0;
@@ -16,7 +16,7 @@ static unsigned unit_at(const char *p, const char *end) {
   return unit;
 }
 
-/* A comma behind the last of an object's or array's values, as people write it. */
+/* Whether the comma at p follows the last value of an object or array, as people write it. */
 static int is_trailing(const char *p, const char *end) {
   if (*p++ != ',') return 0;
   while (p < end && memchr(" \t\r\n", *p, 4)) p++;
@@ -28,7 +28,7 @@ static int is_key(const char *behind, const char *end) {
   return behind < end && *behind == ':';
 }
 
-/* A NUL in a key, which jansson takes in values alone, becomes U+FFFD. */
+/* Replaces a NUL in a key, which jansson accepts in values only, by U+FFFD. */
 static int repair_key(char *p, const char *end) {
   int mended = 0;
   while (p < end)
@@ -43,7 +43,7 @@ static int repair_key(char *p, const char *end) {
 
 int ch_json_repair(char *line, size_t size, uint64_t *replaced) {
   int inside = 0, mended = 0;
-  char *begin = line; /* of the text that p is inside of */
+  char *begin = line; /* begin of the string that contains p */
   for (char *p = line, *end = p + size; p < end;) {
     char *from = p;
     unsigned unit = inside ? unit_at(p, end) : 0, next = unit ? unit_at(p + 6, end) : 0;

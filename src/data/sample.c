@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 
-/* Multiples of the golden ratio, modulo one: the blocks whose key is under any threshold lie evenly over the text. So
- * keeping the smallest keys thins the sample out evenly, however long the text turns out to be. */
+/* Multiples of the golden ratio, modulo one: the blocks whose key is below any threshold are spread evenly over the
+ * text. So keeping the smallest keys thins the sample evenly, however long the text is. */
 static uint64_t key_of(uint64_t number) { return number * UINT64_C(0x9E3779B97F4A7C15); }
 
 static int by_key(const void *a, const void *b) {
@@ -40,7 +40,7 @@ int ch_sample_add(ch_sample *s, const char *text, size_t size) {
   s->blocks[s->count++] = (ch_sample_block){s->seen, key_of(s->seen), copy, size};
   s->seen++;
   s->bytes += size;
-  if (s->bytes > s->limit + s->limit / 4) thin(s); /* seldom: every fourth part of the limit */
+  if (s->bytes > s->limit + s->limit / 4) thin(s); /* rarely: after each quarter of the limit */
   return CHOIR_OK;
 }
 

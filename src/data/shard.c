@@ -14,10 +14,10 @@
 enum { VERSION = 1 };
 static const char MAGIC[] = "choirshd";
 
-/* What a file begins with; all little endian, as are the tokens behind it. */
+/* The header of a file; little-endian, like the tokens after it. */
 typedef struct {
   char magic[8];
-  uint32_t version, width; /* width: bytes a token */
+  uint32_t version, width; /* width: bytes per token */
   uint64_t vocab, tokenizer, tokens, documents, text, checksum, zero[7], header_checksum;
 } shard_header;
 enum { HEADER_BYTES = 128, CHECKED_BYTES = offsetof(shard_header, header_checksum) };
@@ -39,7 +39,7 @@ static shard_header make_header(const ch_shard_info *info, int width) {
   return h;
 }
 
-/* Reads and checks the header of a file of `bytes` bytes. */
+/* Reads and checks the header of a file with `bytes` bytes. */
 static int get_header(const shard_header *h, size_t bytes, ch_shard *s) {
   if (bytes < HEADER_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%zu bytes: shorter than a shard's header; it is truncated or no shard", bytes);
@@ -88,7 +88,7 @@ static uint32_t largest32(const uint32_t *tokens, size_t count) {
   return max;
 }
 
-/* One pass over the tokens, piece by piece so that the second look at a piece finds it in the cache. */
+/* One pass over the tokens, in chunks, so that the checksum and the range check of a chunk read it from the cache. */
 static int check_tokens(const ch_shard *s) {
   const size_t piece = (size_t)1 << 18;
   const char *tokens = (const char *)s->map + HEADER_BYTES;
@@ -179,7 +179,7 @@ int ch_shard_begin(ch_shard_writer *w, const char *path, int vocab_size, uint64_
                          .width = width_of(vocab_size)};
   XXH64_reset(&w->hash, 0);
   CH_TRY(ch_file_begin(&w->file, path));
-  ch_file_write(&w->file, zeros, HEADER_BYTES); /* the header comes last */
+  ch_file_write(&w->file, zeros, HEADER_BYTES); /* the real header is written last */
   return CHOIR_OK;
 }
 

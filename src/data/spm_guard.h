@@ -1,4 +1,4 @@
-/* What both C++ files about SentencePiece share: no exception leaves them, nothing is printed. */
+/* Shared by the C++ files that use SentencePiece: no exception leaves them, nothing is printed. */
 #ifndef CH_DATA_SPM_GUARD_H
 #define CH_DATA_SPM_GUARD_H
 
@@ -14,7 +14,7 @@ void SetMinLogLevel(int level);
 }
 }  // namespace sentencepiece
 
-/* Runs `body`, which returns a code, and turns whatever it throws into one. */
+/* Runs `body`, which returns an error code, and converts an exception to an error code. */
 template <typename Body>
 int ch_spm_guarded(const char *what, Body body) {
   try {

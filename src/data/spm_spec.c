@@ -4,18 +4,18 @@
 
 #include "data/spm.h"
 
-/* A protocol buffer: fields of a number and a type, one behind the other. */
+/* A reader of protocol buffers: a sequence of fields, each with a number and a type. */
 typedef struct spec_reader {
   const unsigned char *at, *end;
-  int whole; /* so far: 0, something is no field, or ends too early */
+  int whole; /* 0: an invalid or truncated field was found */
 } spec_reader;
 
 typedef struct field {
-  uint64_t number, value; /* value: of a number; length of bytes */
-  spec_reader bytes;      /* of a string or a message; empty otherwise */
+  uint64_t number, value; /* value: an integer, or the length of bytes */
+  spec_reader bytes;      /* content of a string or a message; empty otherwise */
 } field;
 
-/* 0: the bytes end in the middle. */
+/* 0: the bytes end within the number. */
 static int read_varint(spec_reader *r, uint64_t *value) {
   *value = 0;
   for (int shift = 0; shift < 64 && r->at < r->end; shift += 7) {
@@ -26,7 +26,7 @@ static int read_varint(spec_reader *r, uint64_t *value) {
   return 0;
 }
 
-/* The next field; what is none clears `whole`. */
+/* Reads the next field; an invalid field clears `whole`. */
 static int next_field(spec_reader *r, field *f) {
   uint64_t tag = 0;
   *f = (field){0};
@@ -45,10 +45,10 @@ static int next_field(spec_reader *r, field *f) {
   return r->whole = 1;
 }
 
-/* The settings that matter, with the defaults of sentencepiece_model.proto. A message that comes twice is merged. */
+/* The relevant settings, with the defaults of sentencepiece_model.proto. A repeated message is merged. */
 typedef struct spec {
   uint64_t pieces, map_bytes, denormalizer_bytes, add_space, escape_spaces, type, space_as_suffix, byte_fallback;
-  spec_reader rule; /* the name of the normalization */
+  spec_reader rule; /* name of the normalization rule */
 } spec;
 
 enum { WORD = 3 }; /* TrainerSpec.model_type */
@@ -128,7 +128,7 @@ int ch_spm_spec_adds_space(const void *bytes, size_t size) {
   return read_model((spec_reader){bytes, (const unsigned char *)bytes + size, 1}, &s) && s.add_space;
 }
 
-/* A field of the whole file that a copy leaves out: samples that were encoded with the settings that change. */
+/* A field of the file that a copy omits: samples encoded with the settings that change. */
 enum { SELF_TEST = 4 };
 
 void *ch_spm_spec_keep_spaces(const void *bytes, size_t size, size_t *kept) {

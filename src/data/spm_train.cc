@@ -1,4 +1,4 @@
-/* Training by SentencePiece, apart from spm.cc: what only encodes needs no libsentencepiece_train. */
+/* Training with SentencePiece, separate from spm.cc: encoding alone does not need libsentencepiece_train. */
 #include <sentencepiece_trainer.h>
 
 #include <cstdlib>
@@ -16,7 +16,8 @@ namespace util = sentencepiece::util;
 
 namespace {
 
-/* SentencePiece writes its options' words in capitals by the locale: in a Turkish one "unigram" is none it knows. */
+/* SentencePiece converts option words to upper case by the locale: in a Turkish locale it does not recognize
+ * "unigram". */
 class PlainLocale {
  public:
   PlainLocale() : before_(uselocale(ch_plain_locale())) {}
@@ -26,7 +27,7 @@ class PlainLocale {
   locale_t before_;
 };
 
-/* The sentences of a ch_spm_training, as SentencePiece asks for them. */
+/* The sentences of a ch_spm_training through SentencePiece's iterator interface. */
 class Sentences : public sentencepiece::SentenceIterator {
  public:
   explicit Sentences(const ch_spm_training *t) : training_(t) { load(); }
@@ -49,8 +50,7 @@ class Sentences : public sentencepiece::SentenceIterator {
 
 int number(const std::string &text, size_t at) { return static_cast<int>(std::strtol(text.c_str() + at, nullptr, 10)); }
 
-/* SentencePiece states limits in its own words ("Please set it to a value <= 713"; "8 vs 300"); says the same in ours.
- */
+/* Translates SentencePiece's messages about limits ("Please set it to a value <= 713"; "8 vs 300"). */
 int training_error(const ch_spm_training *t, const std::string &message) {
   size_t high = message.find("value <= "), low = message.find("smaller than required_chars");
   if (high != std::string::npos)
@@ -85,7 +85,7 @@ int ch_spm_train(const ch_spm_training *t, void **model, size_t *size) {
                                                             {"eos_id", "1"},
                                                             {"bos_id", "-1"},
                                                             {"pad_id", "-1"},
-                                                            {"minloglevel", "3"}}; /* training sets it anew */
+                                                            {"minloglevel", "3"}}; /* training resets it */
     if (t->few_spaces) options["required_chars"] = "\xE2\x96\x81";
     Sentences sentences(t);
     std::string bytes;

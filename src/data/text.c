@@ -12,22 +12,22 @@ static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;
 
 struct ch_text {
   ch_text_options o;
-  size_t file; /* number of the current input */
+  size_t file; /* index of the current input */
   int open;
   ch_input input;
   uint64_t done, total, replaced;
-  uint64_t replaced_before; /* in the inputs before this one */
+  uint64_t replaced_before; /* bytes replaced in the inputs before this one */
 
-  /* Bytes of the file not yet used: raw.data[begin .. size); of them the first `scanned` hold no newline. */
+  /* Unused bytes of the file: raw.data[begin .. size); the first `scanned` of them contain no newline. */
   ch_buffer raw;
   size_t begin, scanned;
-  uint64_t offset, line; /* where raw.data[begin] is in the file; lines count from 1 */
-  int inside_line;       /* a long line was cut before it */
+  uint64_t offset, line; /* offset of raw.data[begin] in the file; line number from 1 */
+  int inside_line;       /* the beginning of a long line was already handed out */
 
   ch_buffer block;
-  int newline;    /* plain text: a line end is due before the next line; it may turn out to belong to a separator */
+  int newline;    /* plain text: a line end is pending before the next line; it may turn out to belong to a separator */
   int started;    /* a block of this document has been handed out */
-  json_t *object; /* JSON lines: the current document is body[at .. size) */
+  json_t *object; /* JSON lines: the rest of the current document is body[at .. size) */
   const char *body;
   size_t body_size, at;
 };
@@ -35,11 +35,11 @@ struct ch_text {
 typedef struct line {
   const char *text;
   size_t size; /* without the line end */
-  int whole;   /* not cut */
-  int ended;   /* by a newline, which is not in text */
+  int whole;   /* the line was not cut */
+  int ended;   /* a newline ends the line; it is not in text */
 } line;
 
-/* Both go into data.json, which takes UTF-8 only. */
+/* Checks the separator and field name, which are written to data.json as UTF-8. */
 static int check_words(const ch_text_options *o) {
   const char *separator = o->separator ? o->separator : "", *field = o->field ? o->field : "";
   if (o->field && o->separator)
@@ -80,13 +80,13 @@ uint64_t ch_text_bytes_total(const ch_text *t) { return t->total; }
 uint64_t ch_text_replaced(const ch_text *t) { return t->replaced; }
 uint64_t ch_text_bytes_done(const ch_text *t) { return t->done + (t->open ? ch_input_consumed(&t->input) : 0); }
 
-/* Reads another piece of the file behind what is there. */
+/* Appends the next bytes of the file to the buffer. */
 static int fill_block(ch_text *t) {
   const void *data;
   size_t size;
   CH_TRY(ch_input_read(&t->input, &data, &size));
   size_t rest = t->raw.size - t->begin;
-  if (t->begin > rest) { /* move seldom: each byte moves at most once for each time the buffer doubles */
+  if (t->begin > rest) { /* move rarely: each byte moves at most once per doubling of the buffer */
     memmove(t->raw.data, t->raw.data + t->begin, rest);
     t->raw.size = rest, t->begin = 0;
   }
@@ -95,7 +95,7 @@ static int fill_block(ch_text *t) {
 
 enum { LOOK_BYTES = 1 << 24 };
 
-/* Names of an object's fields that hold strings, for a message. */
+/* Lists an object's string fields, for a message. */
 static void name_fields(json_t *object, char *list, size_t size) {
   const char *name;
   json_t *value;
@@ -107,7 +107,7 @@ static void name_fields(json_t *object, char *list, size_t size) {
   }
 }
 
-/* One JSON array or object that is the whole file, of which the first LOOK_BYTES are read. */
+/* Detects a file that is a single JSON array or object, by its first LOOK_BYTES. */
 static int check_whole(ch_text *t, size_t at) {
   while (!t->input.ended && t->raw.size < LOOK_BYTES) CH_TRY(fill_block(t));
   char first = t->raw.data[at];
@@ -123,7 +123,8 @@ static int check_whole(ch_text *t, size_t at) {
       t->input.path, first == '[' ? "array" : "object");
 }
 
-/* JSON that is read as plain text would have a model learn its syntax. Two lines that are objects are JSON lines. */
+/* Refuses JSON lines read as plain text, because a model would learn their syntax. Two lines that are objects count
+ * as JSON lines. */
 static int check_plain(ch_text *t) {
   char fields[256];
   size_t at = t->begin;
@@ -134,7 +135,7 @@ static int check_plain(ch_text *t) {
   const size_t start = at;
   while (objects < 2) {
     while (!memchr(t->raw.data + at, '\n', t->raw.size - at) && !t->input.ended && t->raw.size < LOOK_BYTES)
-      CH_TRY(fill_block(t)); /* moves nothing: next to nothing is used up */
+      CH_TRY(fill_block(t)); /* does not move the buffer: almost nothing has been consumed */
     const char *line = t->raw.data + at, *newline = memchr(line, '\n', t->raw.size - at);
     size_t length = newline ? (size_t)(newline - line) : t->raw.size - at;
     json_t *object = json_loadb(line, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
@@ -174,7 +175,7 @@ static void close_file(ch_text *t) {
   t->file++;
 }
 
-/* Where to end a block of at most `limit` bytes; see ch_block. */
+/* The position at which a block of at most `limit` bytes ends; see ch_block. */
 static size_t cut_block(const char *text, size_t size, size_t limit) {
   if (size <= limit) return size;
   const char *newline = memrchr(text + 1, '\n', limit - 1);
@@ -184,8 +185,8 @@ static size_t cut_block(const char *text, size_t size, size_t limit) {
   return ch_utf8_cut(text, limit);
 }
 
-/* The next line, not yet used up; of a line longer than `limit` a part, when parts are allowed. more = 0: the file
- * ends. */
+/* Finds the next line without consuming it; of a line longer than `limit` only a part, if parts are allowed. more =
+ * 0: end of the file. */
 static int peek(ch_text *t, size_t limit, int parts, line *l, int *more) {
   for (;;) {
     const char *text = t->raw.data + t->begin;
@@ -212,13 +213,12 @@ static void use_up(ch_text *t, const line *l) {
   size_t consumed = l->size + (size_t)l->ended;
   t->begin += consumed;
   t->offset += consumed;
-  t->scanned -= l->ended ? l->size : consumed; /* a whole line was scanned up to its end only */
+  t->scanned -= l->ended ? l->size : consumed; /* a complete line was scanned only up to its end */
   t->line += (uint64_t)l->ended;
   t->inside_line = !l->ended;
 }
 
-/* Text has a wrong byte here and there. Where an eighth of a file is wrong, it is another encoding or no text at all.
- */
+/* Text may have a few invalid bytes. If an eighth of a file is invalid, it has another encoding or is not text. */
 static int check_replaced(const ch_text *t) {
   const uint64_t wrong = t->replaced - t->replaced_before;
   if (wrong < 64 || wrong * 8 < t->offset) return CHOIR_OK;
@@ -228,7 +228,7 @@ static int check_replaced(const ch_text *t) {
                   t->input.path, (unsigned long long)wrong, (unsigned long long)t->offset);
 }
 
-/* Appends text to the block once it is known to be UTF-8. */
+/* Appends text to the block after validating it as UTF-8. */
 static int append_text(ch_text *t, const char *text, size_t size) {
   for (size_t i = 0; i < size;) {
     size_t valid = ch_utf8_valid(text + i, size - i);
@@ -248,7 +248,7 @@ static int append_text(ch_text *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* Hands out what has been collected; 0 when that is a document without a byte, which does not count. */
+/* Hands out the collected block; 0 if it is an empty document, which is skipped. */
 static int emit(ch_text *t, int last, ch_block *block) {
   *block = (ch_block){.text = t->block.data, .size = t->block.size, .last = last};
   int worth = t->block.size || t->started;
@@ -256,7 +256,7 @@ static int emit(ch_text *t, int last, ch_block *block) {
   return worth;
 }
 
-/* The line end before a separator line belongs to the separator, and so does a CR on both. */
+/* Whether the line is a separator. The line end before a separator belongs to it, and so does a CR on both. */
 static int separates(ch_text *t, const line *l) {
   if (!t->o.separator || !l->whole) return 0;
   size_t size = strlen(t->o.separator);
@@ -273,7 +273,7 @@ static int append_newline(ch_text *t) {
   return ch_buffer_append(&t->block, "\n", 1);
 }
 
-/* The next block of the open file of plain text; *got = 0: the file has ended. */
+/* The next block of an open plain-text file; *got = 0: end of the file. */
 static int next_plain(ch_text *t, ch_block *block, int *got) {
   size_t limit = t->o.block_bytes, separator = t->o.separator ? strlen(t->o.separator) + 1 : 0;
   t->block.size = 0;
@@ -317,13 +317,14 @@ static json_t *load_line(const ch_text *t, json_error_t *e) {
                     JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, e);
 }
 
-/* Parses one line, sanitized in t->block, and finds the field in it. */
+/* Parses one line, sanitized in t->block, and finds the text field in it. */
 static int parse(ch_text *t) {
   unsigned long long number = t->line;
   json_error_t e;
   json_decref(t->object);
   t->object = load_line(t, &e);
-  if (!t->object && repair(t)) t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` says what was written */
+  if (!t->object && repair(t))
+    t->object = load_line(t, &(json_error_t){.line = 0}); /* `e` describes the original line */
   if (!t->object)
     return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
   if (!json_is_object(t->object))

@@ -28,7 +28,7 @@ void choir_tokenizer_free(choir_tokenizer *t) {
   free(t);
 }
 
-/* A piece as text: U+2581 becomes the space it stands for. Returns the length; never longer than the piece. */
+/* Copies a piece with U+2581 replaced by a space. Returns the length, which is never longer than the piece's. */
 static size_t plain(const char *piece, size_t size, char *text) {
   size_t n = 0;
   for (size_t i = 0; i < size;) {
@@ -40,14 +40,14 @@ static size_t plain(const char *piece, size_t size, char *text) {
   return n;
 }
 
-/* Encoding word by word assumes this: no piece reaches over the end of a word. */
+/* Checks the assumption of encoding word by word: no piece spans the end of a word. */
 static int within_word(const char *text, size_t size) {
   for (size_t i = 1; i < size; i++)
     if (text[i] == ' ' && text[i - 1] != ' ') return 0;
   return 1;
 }
 
-/* The piece's name at *at, which goes on behind it: a NUL may stand within. */
+/* Stores the piece's name at *at and advances *at; the name may contain a NUL. */
 static int add_piece(choir_tokenizer *t, int id, char **at) {
   size_t size;
   char *name = *at;
@@ -90,7 +90,7 @@ static int add_pieces(choir_tokenizer *t) {
   return CHOIR_OK;
 }
 
-/* Whatever the model says of itself, a text that has everything in it must come back. */
+/* Checks that decoding restores a text that contains all kinds of characters, independently of the model's settings. */
 static int keeps_text(choir_tokenizer *t) {
   static const char probe[] = "  Ab  c\xC3\xA9 \xEF\xAC\x81\xEF\xBC\xA1 e\xCC\x81 \xF4\x8F\xBF\xBD x ";
   int32_t *ids = NULL;
@@ -108,7 +108,7 @@ static int keeps_text(choir_tokenizer *t) {
 
 static int load_tokenizer(choir_tokenizer *t) {
   size_t size;
-  CH_TRY(ch_spm_spec_check(t->bytes, t->size)); /* first: SentencePiece believes its maps */
+  CH_TRY(ch_spm_spec_check(t->bytes, t->size)); /* first, because SentencePiece does not validate its maps */
   void *copy = ch_spm_spec_keep_spaces(t->bytes, t->size, &size);
   if (!copy) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the tokenizer");
   int code = ch_spm_load(copy, size, &t->spm);
@@ -129,7 +129,7 @@ static int build_tokenizer(choir_tokenizer *t) {
   return keeps_text(t);
 }
 
-/* The file that a path stands for: `path` itself, or that of a directory into `file` (PATH_MAX bytes). */
+/* Replaces a directory by the path of its tokenizer file, stored in `file` (PATH_MAX bytes). */
 static int find_file(const char **path, char *file) {
   static const char name[] = "/tokenizer.model";
   struct stat status;
@@ -150,7 +150,7 @@ static int find_file(const char **path, char *file) {
   return CHOIR_OK;
 }
 
-/* A tokenizer.json has all bytes, so that every text comes back. */
+/* Reads a tokenizer.json. It has tokens for all bytes, so decoding restores every text and needs no check. */
 static int read_json(choir_tokenizer *t, const json_t *root, const char *name) {
   json_t *parsed = NULL;
   if (!root) CH_TRY(ch_json_parse(t->bytes, t->size, name, &parsed));

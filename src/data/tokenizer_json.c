@@ -48,7 +48,7 @@ static int check_model(const ch_tokenizer_json *f, const char *const *off, const
   return CHOIR_OK;
 }
 
-/* A number and its text, which an added token may have in common with the vocabulary. */
+/* Adds a token id with its text; an added token may have the same text as one of the vocabulary. */
 static int add_token(ch_tokenizer_json *f, const char *text, const json_t *id, const json_t *added) {
   json_int_t i = json_is_integer(id) ? json_integer_value(id) : -1;
   if (i < 0 || i >= f->count || (f->token[i].text && (f->token[i].added || strcmp(f->token[i].text, text) != 0)))
@@ -70,7 +70,7 @@ static int read_tokens(ch_tokenizer_json *f) {
     if (!text || !*text)
       return ch_tokenizer_json_refuse(f, "added_tokens", value, "each needs \"content\", a text that is not empty");
     if (json_object_get(f->vocab, text)) continue;
-    if (json_integer_value(id) != f->count++) /* tokenizers counts them itself */
+    if (json_integer_value(id) != f->count++) /* tokenizers numbers them itself */
       return ch_tokenizer_json_refuse(f, "added_tokens", value,
                                       "those outside of \"vocab\" must be numbered in their order, behind it");
   }
@@ -98,7 +98,7 @@ int ch_tokenizer_json_read(const json_t *root, const char *name, const char *con
   CH_TRY(check_model(f, off, why));
   CH_TRY(ch_json_get_object(model, name, "vocab", &vocab));
   CH_TRY(ch_json_get_array(model, name, "merges", &merges));
-  const char *first = json_string_value(json_array_get(merges, 0)); /* of merges.txt, kept in old files */
+  const char *first = json_string_value(json_array_get(merges, 0)); /* the line of merges.txt, kept in old files */
   if (first && !strncmp(first, "#version", 8)) json_array_remove(merges, 0);
   f->vocab = vocab, f->merges = merges;
   return read_tokens(f);

@@ -22,29 +22,29 @@
 enum {
   BLOCK_BYTES = 1 << 14,
   LONGEST_SENTENCE = 4096,
-  PARTIAL_SUMS = 16, /* threads inside SentencePiece: how it adds up depends on them, so the number is fixed */
-  LOWEST_VOCAB = 260 /* bytes, unknown, end of text, and something */
+  PARTIAL_SUMS = 16, /* number of threads inside SentencePiece: the order of summation depends on it, so it is fixed */
+  LOWEST_VOCAB = 260 /* bytes, unknown, end of text, and at least one piece */
 };
 
-/* Training runs on a thread of its own: the caller's goes on reporting, and `threads` limits the CPUs it may use.
- * SentencePiece cannot be stopped: where the caller wants no more, the thread is left alone with what it reads. */
+/* Training runs on a separate thread: the caller's thread keeps reporting, and `threads` limits the CPUs it may use.
+ * SentencePiece cannot be stopped: if the caller interrupts, the thread and its input are abandoned. */
 typedef struct trainer {
   const choir_tokenizer_train_options *o;
   ch_sample sample;
   ch_spm_training training;
-  ch_buffer sentences, sizes; /* of const char *, of size_t */
+  ch_buffer sentences, sizes; /* arrays of const char * and of size_t */
   double started, cpu, reported;
   int stopped;
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  int owners, finished, code; /* owners: threads that have not released it */
+  int owners, finished, code; /* owners: threads that still use the trainer */
   char message[1024];
   void *model;
   size_t size;
 } trainer;
 
-/* Tells the caller, at most every quarter of a second. */
+/* Calls the caller's progress function, at most every quarter of a second. */
 static void report(trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void report(trainer *t, const char *format, ...) {
   double now = ch_machine_seconds();
@@ -91,14 +91,14 @@ static int add_sentence(trainer *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* Bytes of the character at p if no sentence may have it: those that have tokens of their own (encoder.h), and U+2585,
- * which SentencePiece keeps for the unknown, so that it would pass over the whole sentence. 0 otherwise. */
+/* The length of the character at p if sentences must not contain it: a character that has its own token (encoder.h),
+ * or U+2585, which SentencePiece uses for the unknown token, so that it would skip the whole sentence. 0 otherwise. */
 static size_t between_sentences(const char *p, const char *end) {
   size_t alone = ch_stands_alone(NULL, p, end);
   return alone ? alone : end - p >= 3 && !memcmp(p, "\xE2\x96\x85", 3) ? 3 : 0;
 }
 
-/* Sentences are what lies between these: lines, mostly. Long ones are cut at words. */
+/* Splits text into sentences at these characters, mostly into lines. Long sentences are cut between words. */
 static int split_text(trainer *t, const char *text, size_t size) {
   for (const char *p = text, *end = text + size; p < end;) {
     const char *q = p;
@@ -116,9 +116,9 @@ static int split_text(trainer *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* SentencePiece gives no piece to the rarest characters, 1 in 2,000 of all together, and in Chinese the space may be
- * one of them. Type char also drops the rarest characters beyond vocab_size; for this type we make the space the most
- * frequent character. */
+/* SentencePiece omits the rarest characters, 1 in 2,000 of all occurrences, and in Chinese the space may be one of
+ * them. Type char also omits the rarest characters beyond vocab_size; for this type the space is made the most frequent
+ * character. */
 static int look_for_spaces(trainer *t) {
   static const char blank[] = "                                                                ";
   const char *const *sentences = (void *)t->sentences.data;
@@ -139,7 +139,7 @@ static int look_for_spaces(trainer *t) {
   return CHOIR_OK;
 }
 
-/* The last owner frees it. */
+/* The last owner frees the trainer. */
 static void release_trainer(trainer *t) {
   pthread_mutex_lock(&t->lock);
   int owned = --t->owners > 0;
@@ -160,7 +160,7 @@ static void *train(void *argument) {
   pthread_mutex_lock(&t->lock);
   t->model = model, t->size = size;
   t->code = code, t->finished = 1;
-  if (code) snprintf(t->message, sizeof t->message, "%s", choir_error_message()); /* messages belong to threads */
+  if (code) snprintf(t->message, sizeof t->message, "%s", choir_error_message()); /* error messages are per thread */
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
   release_trainer(t);
@@ -184,7 +184,7 @@ static int start_thread(trainer *t, pthread_t *thread) {
   int failed = pthread_create(thread, &attributes, train, t);
   ch_signals_release(&before);
   pthread_attr_destroy(&attributes);
-  if (failed) t->owners--; /* else it is the thread's, which may have ended */
+  if (failed) t->owners--; /* otherwise the thread owns it, and may have ended */
   return failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed)) : CHOIR_OK;
 }
 
@@ -197,8 +197,8 @@ static struct timespec in_a_moment(void) {
   return until;
 }
 
-/* SentencePiece does not report its progress, so the message gives a range of seconds of CPU time a megabyte: `least`
- * was measured on prose, `most` on source code, which has many more different words. */
+/* SentencePiece does not report its progress, so the message gives a range of CPU seconds per megabyte: the lower
+ * figure was measured on prose, the upper one on source code, which has many more distinct words. */
 static void report_search(trainer *t) {
   const double min = 0.5, max = 3;
   double megabytes = 1e-6 * (double)t->sample.bytes;
@@ -236,7 +236,7 @@ static int make_tokenizer(trainer *t) {
   return run_trainer(t);
 }
 
-/* Opens the output first: minutes of work must not end at a directory that cannot be written. */
+/* Opens the output first, so that minutes of work are not lost to a directory that cannot be written. */
 static int make_and_save(trainer *t) {
   ch_file file;
   CH_TRY(ch_file_begin(&file, t->o->output));

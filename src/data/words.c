@@ -26,7 +26,7 @@ const ch_cutting ch_cuttings[] = {
 
 /* ---- normalization ---- */
 
-/* A character with what it is sorted by: 8 bits of combining class, 35 of place, 21 of code point. */
+/* A character with its sort key: 8 bits of combining class, 35 of position, 21 of code point. */
 static uint64_t sort_key(utf8proc_int32_t c, size_t place) {
   return (uint64_t)utf8proc_get_property(c)->combining_class << 56 | (uint64_t)place << 21 | (uint32_t)c;
 }
@@ -36,8 +36,8 @@ static int by_key(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Marks in a row, those of a combining class above 0, in the order of their classes. utf8proc sorts them itself, in
- * time that grows with the square of their number. */
+/* Sorts a run of marks (characters with a combining class above 0) by their classes. utf8proc sorts them in time
+ * that grows with the square of their number. */
 static void sort_marks(utf8proc_int32_t *c, size_t count, uint64_t *keys) {
   for (size_t i = 0, n; i < count; i += n + 1) {
     for (n = 0; i + n < count; n++)
@@ -73,7 +73,7 @@ static int compose(const char *text, size_t size, utf8proc_int32_t *c, uint64_t 
 
 int ch_nfc(const char *text, size_t size, ch_buffer *out) {
   if (is_plain(text, size)) return ch_buffer_append(out, text, size);
-  size_t capacity = 2 * size; /* two bytes become three characters at most: U+01D5 */
+  size_t capacity = 2 * size; /* two bytes become at most three characters: U+01D5 */
   utf8proc_int32_t *c = NULL;
   uint64_t *keys = NULL;
   int code = CH_RESIZE(&c, capacity, "characters to normalize"); /* not CH_ALLOC: zeroing them would cost a pass */
@@ -97,7 +97,8 @@ void ch_added_sort(ch_added_set *set) {
   for (int i = 0; i < set->count; i++) set->begins[(unsigned char)*set->token[i].text] = 1;
 }
 
-/* The first of the tokens [low, high), which agree in their first `at` bytes and have more, whose next is >= byte. */
+/* The index of the first token in [low, high), all of which agree in their first `at` bytes and are longer, whose
+ * next byte is >= `byte`. */
 static int bound(const ch_added_set *set, int low, int high, size_t at, int byte) {
   while (low < high) {
     int middle = low + (high - low) / 2;
@@ -114,7 +115,7 @@ static const ch_added_token *longest(const ch_added_set *set, const char *text, 
   const ch_added_token *found = NULL;
   int low = 0, high = set->count;
   for (size_t at = 0; low < high; at++) {
-    if (set->token[low].size == at) found = &set->token[low++]; /* stands before those that go on */
+    if (set->token[low].size == at) found = &set->token[low++]; /* sorted before the longer tokens */
     if (at == size) break;
     int byte = (unsigned char)text[at];
     high = bound(set, low, high, at, byte + 1);
@@ -130,7 +131,7 @@ typedef struct walk {
   void *context;
 } walk;
 
-/* `between` gets what lies between the tokens of a set. */
+/* Splits the text at tokens of a set; `between` is called for the text between them. */
 static int cut_tokens(const walk *w, const ch_added_set *set, const char *text, size_t size,
                       int (*between)(const walk *w, const char *text, size_t size)) {
   size_t done = 0;
@@ -149,7 +150,7 @@ static int cut_tokens(const walk *w, const ch_added_set *set, const char *text, 
 
 /* ---- regular expressions ---- */
 
-/* \s of the file is White_Space of Unicode to Oniguruma, which tokenizers has; PCRE2's has U+180E too. */
+/* \s in the file means Unicode's White_Space to Oniguruma, which tokenizers uses; PCRE2's \s includes U+180E, too. */
 static int spell_spaces(const char *regex, ch_buffer *out) {
   static const char space[] = "\\t-\\r\\x{85}\\p{Z}";
   for (int inside = 0; *regex; regex++) {
@@ -170,7 +171,7 @@ static int spell_spaces(const char *regex, ch_buffer *out) {
 int ch_words_compile(ch_words *w) {
   w->limits = pcre2_match_context_create(NULL);
   if (!w->limits) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
-  /* The patterns go back over no more than a run of spaces: ten million of these are as good as one. */
+  /* The patterns backtrack over a run of spaces at most, so ten million spaces are not a problem. */
   pcre2_set_match_limit(w->limits, UINT32_MAX);
   for (int i = 0; i < CH_PATTERNS && w->cutting->regex[i]; i++) {
     ch_buffer text = {0};
@@ -192,7 +193,7 @@ void ch_words_free(ch_words *w) {
   free(w->normalized.token);
 }
 
-/* Matches of a pattern, and what lies between them, go to the next one. */
+/* Passes matches of a pattern, and the text between them, to the next pattern. */
 static int cut_words(const walk *w, int pattern, const char *text, size_t size) {
   if (pattern == CH_PATTERNS || !w->found[pattern]) return w->take(w->context, text, size, -1);
   const size_t *match = pcre2_get_ovector_pointer(w->found[pattern]);

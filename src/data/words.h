@@ -1,4 +1,4 @@
-/* From a text to its words: added tokens are cut out, what is left is normalized, and cut by regular expressions. */
+/* Splits a text into words: added tokens are cut out; the rest is normalized and split by regular expressions. */
 #ifndef CH_DATA_WORDS_H
 #define CH_DATA_WORDS_H
 
@@ -22,15 +22,16 @@ typedef struct ch_added_set {
 
 enum { CH_PATTERNS = 3 };
 
-/* How a family of tokenizers cuts words; pieces between the matches of one pattern are words to the next. */
+/* How a family of tokenizers splits words: the text between the matches of one pattern, and the matches, are input
+ * to the next pattern. */
 typedef struct ch_cutting {
   const char *regex[CH_PATTERNS]; /* as in tokenizer.json; NULL: no more */
-  const char *gguf[2]; /* llama.cpp's name: [0] if every word is merged, [1] if words that are tokens are not */
+  const char *gguf[2]; /* llama.cpp's name: [0] if every word is merged, [1] if words that are tokens are not merged */
 } ch_cutting;
-extern const ch_cutting ch_cuttings[]; /* the first is what "ByteLevel" does by itself; ends with no regex */
+extern const ch_cutting ch_cuttings[]; /* the first is the default of "ByteLevel"; ends with an entry without regex */
 
 typedef struct ch_words {
-  ch_added_set raw, normalized; /* found before, and after normalization */
+  ch_added_set raw, normalized; /* tokens matched before, and after normalization */
   int nfc;
   const ch_cutting *cutting;
   void *code[CH_PATTERNS]; /* pcre2_code */
