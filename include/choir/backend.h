@@ -16,8 +16,9 @@ CHOIR_API const char *const *choir_backend_names(void);
  * CHOIR_ERROR_ARGUMENT: no such backend. */
 CHOIR_API int choir_backend_check(const char *name);
 
-/* Describes device `number` of a backend, cut to `size` bytes. CHOIR_ERROR_ARGUMENT: no such device or backend, or the
- * backend has no devices. A backend's name takes such a number after a colon: "cuda:1". */
+/* Writes a description of device `number` of a backend to text [size], truncated if necessary. CHOIR_ERROR_ARGUMENT: no
+ * such device or backend, or the backend has no devices. To select a device, append its number to the backend's name:
+ * "cuda:1". */
 CHOIR_API int choir_backend_get_device(const char *name, int number, char *text, size_t size);
 
 CHOIR_C_END

@@ -1,6 +1,6 @@
 /* libchoir: Transformer language models with Mixture-of-Experts layers routed by expert choice.
  *
- * Simple: a trained model continues a text.
+ * The shortest use: a trained model continues a text.
  *
  *   choir_model *model;
  *   choir_tokenizer *tokenizer;
@@ -14,32 +14,32 @@
  *   choir_tokenizer_free(tokenizer);
  *   choir_model_free(model);
  *
- * With options: set fields before the call, as options.temperature = 0. Each long call has such a struct; choir_train
- * and choir_finetune take the same one.
+ * Options: set fields before the call, for example options.temperature = 0. Each long call has its own options struct;
+ * choir_train and choir_finetune share one.
  *
- * Streaming: options.event hears new text as it comes; a session (choir_session_create) gives the logits of each token
- * and leaves the choice to you; choir_model_on_routing shows how each layer routes meanwhile; a trainer
- * (choir_trainer_create) takes one step at a time on your own batches.
+ * Streaming: the callback options.event receives new text as it is generated. A session (choir_session_create) returns
+ * the logits of each token, so that you choose the next one. choir_model_on_routing sets a callback that receives the
+ * routing of each layer. A trainer (choir_trainer_create) runs single steps on your own batches.
  *
- * Without a model: choir_route sends any matrix of scores through any router, and choir_layer_create makes one layer.
+ * Without a model: choir_route routes any matrix of scores with any router, and choir_layer_create creates one layer.
  *
- * Functions that can fail return 0 or an error code, and choir_error_message() says what was wrong. The library prints
- * nothing and keeps no state outside its handles, except for each thread's last message and notices (choir_notices). It
- * does not end the process, with two exceptions that would corrupt memory otherwise: an arena that is smaller than its
- * plan, a fault of choir, and a message between ranks that has the wrong length; these print why. A handle may
- * be used by one thread at a time; different handles by different threads at once.
+ * Functions that can fail return 0 or an error code; choir_error_message() describes the error. The library prints
+ * nothing and has no state outside its handles, except each thread's last message and notices (choir_notices). It ends
+ * the process, after printing the reason, in only two cases, which would corrupt memory otherwise: an arena overflows
+ * its planned size (a bug in choir), or a message between ranks has the wrong length. A handle may be used by one
+ * thread at a time; different handles may be used by different threads at the same time.
  *
- * Every struct is initialised: options by CHOIR_..._INIT, or by the function of that name in lower case (..._default,
- * for C++17 and other languages), others with zeros. Options begin with `size`, which INIT sets and ..._default is
- * given, so that later versions can add to them: what a struct lacks is 0, which means what was before. What other
- * structs end with, `reserved`, belongs to later versions: a new field takes its place there, and the size stays. A
- * library that meets a field that it does not know yet refuses it (CHOIR_ERROR_UNSUPPORTED). Structs that only the
- * library makes and shows (choir_routing, what callbacks are told) may grow at their end. docs/embedding.md has the
- * rules.
+ * Initialize every struct: options by CHOIR_..._INIT, or by the function of that name in lower case (..._default, for
+ * C++17 and other languages), other structs with zeros. Options begin with `size`, which INIT sets and ..._default
+ * takes as an argument, so that later versions can append fields: a field beyond `size` counts as 0, and 0 selects the
+ * earlier behavior. Other structs end with `reserved`, where later versions place new fields without a change of the
+ * size. The library refuses a nonzero field that it does not know (CHOIR_ERROR_UNSUPPORTED). Structs that only the
+ * library creates (choir_routing, the arguments of callbacks) may get new fields at their end. docs/embedding.md has
+ * the rules.
  *
- * The library's threads come from OpenMP. Where other processes want the same cores, set GOMP_SPINCOUNT=1000 in the
- * environment before the program starts: threads that wait for each other spin first, and libgomp's default makes a
- * step ten times slower then. */
+ * The library's threads come from OpenMP. If other processes use the same cores, set GOMP_SPINCOUNT=1000 in the
+ * environment before the program starts: waiting threads spin, and with libgomp's default spin count a step is then ten
+ * times slower. */
 #ifndef CHOIR_H
 #define CHOIR_H
 

@@ -1,4 +1,4 @@
-/* Text to token shards. */
+/* Tokenizes text into shards, and opens the result. */
 #ifndef CHOIR_DATA_H
 #define CHOIR_DATA_H
 
@@ -7,11 +7,11 @@
 
 CHOIR_C_BEGIN
 
-/* One source of a mixture, as a row of GLaM's table. */
+/* One source of a data mixture (a row of the data table in the GLaM paper). */
 typedef struct choir_data_source {
   const char *name;          /* "wikipedia"; letters, digits, '-', '_' */
   const char *const *inputs; /* files; plain text or JSON lines, plain or gz, xz, zst, bz2; NULL-terminated */
-  double weight; /* share of training samples, relative; 0 (then for all sources): by its number of tokens */
+  double weight; /* relative share of training samples; 0 for all sources: proportional to their numbers of tokens */
   int64_t reserved[4];
 } choir_data_source;
 
@@ -19,14 +19,15 @@ typedef struct choir_data_build_options {
   size_t size; /* sizeof this struct: set by INIT */
   const choir_data_source *sources;
   int source_count;
-  const char *tokenizer; /* a file that choir_tokenizer_load takes */
+  const char *tokenizer; /* a file or directory for choir_tokenizer_load */
   const char *output;    /* directory; must be new or empty */
   const char *field;     /* JSON lines: the field that holds the text; NULL: plain text */
   const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */
-  double holdout;        /* share of documents (of blocks, if a source has too few) kept for evaluation; 0.01 */
-  uint64_t seed;         /* chooses the held-out documents */
-  int threads;           /* of tokenization; 0: all CPUs */
-  int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
+  double
+      holdout; /* share of documents (or of blocks, if a source has too few documents) held out for evaluation; 0.01 */
+  uint64_t seed;       /* chooses the held-out documents */
+  int threads;         /* threads for tokenization; 0: all CPUs */
+  int replace_invalid; /* replace each byte that is not UTF-8 by U+FFFD, and count them; 0: such a byte is an error */
   choir_progress_callback progress; /* or NULL; in bytes */
   void *context;
 } choir_data_build_options;
@@ -50,10 +51,10 @@ CHOIR_API void choir_data_free(choir_data *data);
 
 typedef struct choir_data_info {
   int vocab_size, sources;
-  uint64_t train_tokens, heldout_tokens; /* ends of documents included */
+  uint64_t train_tokens, heldout_tokens; /* end-of-text tokens included */
   uint64_t train_bytes, heldout_bytes;   /* of text */
-  uint64_t documents;                    /* with text; one with text in both shares counts once */
-  uint64_t hash;                         /* of the whole data set, as recorded in checkpoints and timing.jsonl */
+  uint64_t documents; /* not empty; a document in both the training and the held-out share counts once */
+  uint64_t hash;      /* of the whole data set, as recorded in checkpoints and timing.jsonl */
   int64_t reserved[7];
 } choir_data_info;
 CHOIR_API int choir_data_get_info(const choir_data *data, choir_data_info *info);

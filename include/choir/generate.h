@@ -1,4 +1,4 @@
-/* Text from a model, token by token: whole prompts at once, or a session for those who choose tokens themselves. */
+/* Text generation: choir_generate continues prompts; a session returns logits, and the caller chooses the tokens. */
 #ifndef CHOIR_GENERATE_H
 #define CHOIR_GENERATE_H
 
@@ -8,7 +8,7 @@
 
 CHOIR_C_BEGIN
 
-/* A text to continue: UTF-8 (with a tokenizer; an empty one begins a document), or token ids. */
+/* A text to continue: UTF-8 (requires a tokenizer; an empty text begins a document), or token ids. */
 typedef struct choir_prompt {
   const char *text; /* `size` bytes, or NUL-terminated if size is 0; NULL: tokens */
   size_t size;
@@ -20,17 +20,17 @@ typedef struct choir_prompt {
 /* Why a sequence ended. */
 typedef enum {
   CHOIR_END_LENGTH,     /* max_tokens */
-  CHOIR_END_EOS,        /* the tokenizer's end of text came */
-  CHOIR_END_STOP,       /* one of `stops` came */
-  CHOIR_END_INTERRUPTED /* a callback said so, perhaps before it began */
+  CHOIR_END_EOS,        /* the model generated the end-of-text token */
+  CHOIR_END_STOP,       /* the text contains one of `stops` */
+  CHOIR_END_INTERRUPTED /* a callback stopped the call, possibly before the sequence began */
 } choir_end;
 
 typedef struct choir_generated {
-  char *text; /* NUL-terminated, well-formed UTF-8; bytes that are no characters are U+FFFD; "" without tokenizer */
+  char *text; /* NUL-terminated, well-formed UTF-8; invalid bytes become U+FFFD; "" without tokenizer */
   size_t size;
-  int32_t *tokens; /* [count] the new ones, end of text left out */
+  int32_t *tokens; /* [count] new tokens, without end of text */
   int count;
-  int prompt_count; /* tokens of the prompt; 0: a callback ended it all before they were known */
+  int prompt_count; /* tokens of the prompt; 0: a callback stopped the call before the prompt was encoded */
   choir_end end;
   int64_t reserved[4];
 } choir_generated;
@@ -39,7 +39,7 @@ typedef struct choir_generated {
 typedef struct choir_text_event {
   int sequence;                     /* index of its prompt */
   const char *text;                 /* TEXT: new text, complete characters; may be empty */
-  size_t size;                      /* its bytes */
+  size_t size;                      /* bytes of `text` */
   const choir_generated *generated; /* END: the finished sequence; valid as long as the result */
 } choir_text_event;
 
@@ -78,24 +78,24 @@ typedef struct choir_generate_result {
 /* "length", "eos", "stop", "interrupted". */
 CHOIR_API const char *choir_end_name(choir_end end);
 
-/* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL if prompts are
- * tokens: then text stays empty, and only max_tokens ends a sequence. The routing is that of a session
- * (choir_session_create); the result names it. Release the result with choir_generate_result_clear; after an error
- * there is none. A stop by a callback is not an error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token
- * outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a prompt that is not
- * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
+/* Continues `count` prompts, up to options.batch at a time. tokenizer: the model's tokenizer. If all prompts are tokens
+ * it may be NULL: the results then have no text, and only max_tokens ends a sequence. The routing is that of a session
+ * (choir_session_create); result->routing names it. Release the result with choir_generate_result_clear; after an error
+ * there is no result. A stop by a callback is not an error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a
+ * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a prompt that is
+ * not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
                              int count, const choir_generate_options *options, choir_generate_result *result);
 CHOIR_API void choir_generate_result_clear(choir_generate_result *result);
 
-/* ---- filling gaps: models that are trained by masking (train.objective) ---- */
+/* ---- filling gaps: models trained by masking (train.objective) ---- */
 
 typedef struct choir_fill_options {
   size_t size;        /* sizeof this struct: set by INIT */
-  int steps;          /* passes of the model that fill a block; 0, or more than it has gaps: one gap a pass */
-  int block;          /* number of gaps, from the left, that are filled before the next ones; 0: all */
-  int random_order;   /* nonzero: gaps are filled in random order; else first those whose token is most probable */
-  double temperature; /* logits are divided by it; 0: always the likeliest token */
+  int steps;          /* passes of the model per block; 0, or more than the block has gaps: one gap per pass */
+  int block;          /* gaps per block; blocks are filled from left to right; 0: one block */
+  int random_order;   /* nonzero: fill gaps in random order; 0: in the order of the probability of their tokens */
+  double temperature; /* logits are divided by it; 0: always the most probable token */
   int top_k;          /* as in choir_generate_options */
   double top_p;
   uint64_t seed;                    /* the sample at a gap is a function of (seed, position) */
@@ -106,11 +106,12 @@ typedef struct choir_fill_options {
   { .size = sizeof(choir_fill_options), .temperature = 0.8, .top_p = 0.95 }
 CHOIR_API void choir_fill_options_default(choir_fill_options *options, size_t size); /* the same, as a function */
 
-/* Fills the gaps of tokens [count]: those that are choir_config_mask_token. Each pass reads the whole text, including
- * the tokens filled so far, and fills 1/steps of a block (Nie et al. 2025). Routing does not depend on other texts: the
- * result is a function of the model, the tokens and the options. CHOIR_ERROR_UNSUPPORTED: a model that predicts the
- * next token; CHOIR_ERROR_ARGUMENT: options, tokens outside the vocabulary; CHOIR_ERROR_INTERRUPTED: progress said so,
- * and some gaps are left; CHOIR_ERROR_NUMERIC: logits that are not finite; CHOIR_ERROR_MEMORY. */
+/* Replaces the gaps of tokens [count], which are marked by choir_config_mask_token, in place. Each pass reads the whole
+ * text, including the tokens filled so far, and fills 1/steps of a block (Nie et al. 2025). Routing does not depend on
+ * other texts: the result is a function of the model, the tokens and the options. CHOIR_ERROR_UNSUPPORTED: a model that
+ * predicts the next token; CHOIR_ERROR_ARGUMENT: options, tokens outside the vocabulary; CHOIR_ERROR_INTERRUPTED:
+ * stopped by the progress callback, with some gaps unfilled; CHOIR_ERROR_NUMERIC: logits that are not finite;
+ * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_fill(choir_model *model, int count, int32_t *tokens, const choir_fill_options *options);
 
 /* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. The logits of a sequence
@@ -127,10 +128,11 @@ typedef struct choir_session_options {
   { .size = sizeof(choir_session_options), .slots = 1, .length = 1024, .chunk = 512 }
 CHOIR_API void choir_session_options_default(choir_session_options *options, size_t size); /* the same, as a function */
 
-/* Plans and allocates all memory. The model must outlive the session, and its weights must not change. The session uses
- * the model's routing; if that depends on other tokens, as expert choice over a batch does, the session uses threshold
- * routing (the model's own routing does not change). options NULL: the defaults. CHOIR_ERROR_ARGUMENT: sizes;
- * CHOIR_ERROR_UNSUPPORTED: a router without thresholds, or thresholds that no training has set; CHOIR_ERROR_MEMORY. */
+/* Creates a session and allocates all its memory. The model must outlive the session, and its weights must not change.
+ * The session uses the model's routing; if that depends on other tokens, as expert choice over a batch does, the
+ * session uses threshold routing (the model's own routing does not change). options NULL: the defaults.
+ * CHOIR_ERROR_ARGUMENT: sizes; CHOIR_ERROR_UNSUPPORTED: a router without thresholds, or thresholds that no training has
+ * set; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session);
 CHOIR_API void choir_session_free(choir_session *session);
 

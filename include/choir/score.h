@@ -7,7 +7,7 @@
 
 CHOIR_C_BEGIN
 
-/* A continuation to score after a context, each a text or tokens. The context is encoded separately, and all
+/* A context and a continuation to score; each is a text or tokens. The context is encoded separately, and all
  * continuations share its tokens; trailing spaces of the context are moved to the continuation. An empty context means
  * the beginning of a document: the continuation then follows an end-of-text token. */
 typedef struct choir_score_request {
@@ -19,12 +19,12 @@ typedef struct choir_scored {
   double log_likelihood; /* sum over the continuation's tokens, natural logarithm; for a model trained by masking see
                             choir_score_result.measure */
   int greedy;      /* 1: every token is the most probable one (ties: the lower id), so temperature 0 generates this
-                      continuation; -1: a model trained by masking, which generates in any order */
+                      continuation; else 0; -1: not defined (a model trained by masking) */
   int count;       /* tokens of the continuation */
   int32_t *tokens; /* [count] */
-  float *log_probability; /* [count] of each token; for a lower bound each token's contribution, which is not a
-                             probability */
-  double standard_error;  /* of a lower bound, from the sampling of masks; else 0 */
+  float *log_probability; /* [count] log-probability of each token; for CHOIR_SCORE_LOWER_BOUND each token's
+                             contribution to the bound */
+  double standard_error;  /* of CHOIR_SCORE_LOWER_BOUND, from the sampling of masks; else 0 */
   int64_t reserved[1];
 } choir_scored;
 
@@ -44,39 +44,40 @@ CHOIR_API void choir_score_options_default(choir_score_options *options, size_t 
 typedef struct choir_score_result {
   choir_scored *score; /* [count] in the order of the requests */
   int64_t count;
-  int64_t tokens; /* tokens that the model processed; common beginnings of requests are processed once */
+  int64_t tokens; /* tokens that the model processed; common prefixes of requests are processed once */
   double seconds;
   const char *routing; /* choir_session_routing */
   const char *measure; /* the meaning of log_likelihood: one of the names below */
-  int mask_samples;    /* of a lower bound; else 0 */
+  int mask_samples;    /* samples of CHOIR_SCORE_LOWER_BOUND; else 0 */
   int64_t reserved[5];
 } choir_score_result;
 
-#define CHOIR_SCORE_EXACT "log_likelihood"             /* of a model that predicts the next token */
-#define CHOIR_SCORE_LOWER_BOUND "log_likelihood_bound" /* masked_diffusion: an estimate of a lower bound */
-#define CHOIR_SCORE_PSEUDO "pseudo_log_likelihood"     /* masked_lm: sum over tokens, each given all others */
+#define CHOIR_SCORE_EXACT "log_likelihood"             /* models that predict the next token */
+#define CHOIR_SCORE_LOWER_BOUND "log_likelihood_bound" /* masked_diffusion: estimated lower bound */
+#define CHOIR_SCORE_PSEUDO "pseudo_log_likelihood"     /* masked_lm: sum of log p(token | all others) */
 
-/* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score is a
- * function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the number of threads.
- * A model that is trained by masking reads the whole request with some of the continuation's tokens masked, and routing
- * does not depend on other requests (docs/diffusion.md). `measure` names the kind of score; do not compare these scores
- * with exact ones. tokenizer: the model's; NULL if everything is tokens and no context is empty. Release the result
- * with choir_score_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty continuation, a
- * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create; CHOIR_ERROR_FORMAT: a text that is not
- * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
+/* Scores `count` requests. The routing is that of a session (choir_session_create); the result names it. A score
+ * depends only on the model and the request, bit for bit, not on batch, chunk, order or number of threads. A model that
+ * is trained by masking reads the whole request with some of the continuation's tokens masked, and routing does not
+ * depend on other requests (docs/diffusion.md). `measure` names the kind of score; do not compare these scores with
+ * exact ones. tokenizer: the model's; NULL if all contexts and continuations are tokens and no context is empty.
+ * Release the result with choir_score_result_clear; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an
+ * empty continuation, a token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED as choir_session_create;
+ * CHOIR_ERROR_FORMAT: a text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC:
+ * logits that are not finite. */
 CHOIR_API int choir_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                           int64_t count, const choir_score_options *options, choir_score_result *result);
 CHOIR_API void choir_score_result_clear(choir_score_result *result);
 
 typedef struct choir_task_options {
-  size_t size;            /* sizeof this struct: set by INIT */
-  const char *data;       /* directory of the task's files, or one with a folder of the task's name */
-  const char *split;      /* the task's set; NULL: "dev" */
-  const char *out;        /* file for the predictions by thresholds: SuperGLUE's format for FILE.jsonl, else GLUE's;
-                             NULL: no file */
-  int sequence_length;    /* tokens of a text at most; longer ones are cut. 0: the config's */
-  int batch_sequences;    /* number of texts in a batch of batch routing; 0: no batch routing */
-  double capacity_factor; /* of batch routing; 0: the config's */
+  size_t size;       /* sizeof this struct: set by INIT */
+  const char *data;  /* directory of the task's files, or one with a folder of the task's name */
+  const char *split; /* the split of the task; NULL: "dev" */
+  const char *out;   /* file for the predictions with threshold routing: SuperGLUE's format if the name ends in .jsonl,
+                        else GLUE's; NULL: no file */
+  int sequence_length;              /* max tokens per text; longer texts are truncated; 0: the config's */
+  int batch_sequences;              /* number of texts in a batch of batch routing; 0: no batch routing */
+  double capacity_factor;           /* of batch routing; 0: the config's */
   const choir_score_options *score; /* NULL: the defaults */
 } choir_task_options;
 #define CHOIR_TASK_OPTIONS_INIT \
@@ -84,23 +85,22 @@ typedef struct choir_task_options {
 CHOIR_API void choir_task_options_default(choir_task_options *options, size_t size); /* the same, as a function */
 
 typedef struct choir_task_result {
-  choir_task_measure
-      measure[2]; /* threshold routing, which depends on no other text; then batch routing, if that differs */
+  choir_task_measure measure[2]; /* with threshold routing; then with batch routing, if that differs */
   int measures;
   int64_t examples;
   int64_t malformed;          /* skipped rows */
   char first_malformed[400];  /* why the first malformed row was refused */
   int64_t cut;                /* truncated texts */
-  double majority;            /* share of the commonest label; NaN without labels */
-  const char *majority_label; /* the task's own; NULL: none */
+  double majority;            /* share of the most common label; NaN without labels */
+  const char *majority_label; /* a label of the task; NULL: none */
   char file[4096];
   double seconds;
   int64_t reserved[16];
 } choir_task_result;
 
-/* Predicts the label of every row: the one whose word is most probable after the task's template, by the mean
- * log-probability of its tokens (a model trained by masking: its score divided by their number, without batch routing).
- * CHOIR_ERROR_UNSUPPORTED: no step has set the model's thresholds yet; CHOIR_ERROR_IO: no such file;
+/* Predicts the label of every row: the label whose text, appended to the task's template, has the highest mean
+ * log-probability per token (for a model trained by masking: the score divided by the number of tokens; no batch
+ * routing). CHOIR_ERROR_UNSUPPORTED: the model's thresholds have not been trained; CHOIR_ERROR_IO: no such file;
  * CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
 CHOIR_API int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);

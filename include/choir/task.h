@@ -1,4 +1,4 @@
-/* Tasks: labelled texts in the file layout of GLUE and SuperGLUE, as text to text. */
+/* Tasks: labelled data in the file layout of GLUE and SuperGLUE, converted to text-to-text examples. */
 #ifndef CHOIR_TASK_H
 #define CHOIR_TASK_H
 
@@ -8,7 +8,7 @@
 
 CHOIR_C_BEGIN
 
-/* Describes a task's files and how a row becomes a text; docs/finetuning.md has the JSON. */
+/* Description of a task: its files, and the template that converts a row to a text; docs/finetuning.md has the JSON. */
 typedef struct choir_task choir_task;
 
 /* The names of the built-in tasks, NULL-terminated. */
@@ -20,11 +20,11 @@ CHOIR_API int choir_task_load(const char *name, choir_task **task);
 CHOIR_API void choir_task_free(choir_task *task);
 
 CHOIR_API const char *choir_task_name(const choir_task *task);
-CHOIR_API const char *const *choir_task_labels(const choir_task *task); /* as files spell them; NULL-terminated */
+CHOIR_API const char *const *choir_task_labels(const choir_task *task); /* as spelled in the files; NULL-terminated */
 
-/* The quality of predictions, over the rows with a label. NaN: not defined, or not a metric of the task. */
+/* Metrics of predictions, over the rows with a label. NaN: not defined, or not a metric of the task. */
 typedef struct choir_task_measure {
-  const char *routing; /* that gave the predictions */
+  const char *routing; /* the routing of the predictions */
   int64_t labelled, correct;
   double accuracy;
   double matthews, f1; /* for two labels; the second one is positive */
