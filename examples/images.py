@@ -197,7 +197,7 @@ def experts_of(model, x, y, t, draws=8):
     counts = torch.zeros(len(x), SIDE // PATCH, SIDE // PATCH)
     for _ in range(draws):
         model(torch.lerp(x, torch.randn_like(x), t), torch.full((len(x),), t), y)
-        counts += mixtures(model)[-1].routing.taken.sum(1).view(counts.shape) / draws
+        counts += mixtures(model)[-1].routing.assignment.sum(1).view(counts.shape) / draws
     return counts
 
 
@@ -242,7 +242,7 @@ def page_of_experts(model, photographs, labels, drawn):
     for t in NOISE:
         noisy = torch.lerp(x, torch.randn_like(x), t)
         model(noisy, torch.full((len(x),), t), y)
-        taken = torch.stack([layer.routing.taken.unflatten(0, (len(x), -1)) for layer in mixtures(model)], 2)
+        taken = torch.stack([layer.routing.assignment.unflatten(0, (len(x), -1)) for layer in mixtures(model)], 2)
         cells = []
         for picture, patches in zip(sheet(colours(noisy), 1, 4, 0).split(4 * SIDE, 1), taken):
             names = [

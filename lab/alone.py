@@ -76,12 +76,12 @@ def losses(model, layers, batch, evaluate):
     def learn(layer, own, x, *rest, **given):
         out = own(x, *rest, **given)
         with torch.enable_grad():
-            predictors[layer].learn(x.detach().reshape(-1, x.shape[-1]), layer.routing.taken)
+            predictors[layer].learn(x.detach().reshape(-1, x.shape[-1]), layer.routing.assignment)
         return out
 
     def routed(rule, layer, own, x, *rest, **given):
         taken = predictors[layer].takes(x.reshape(-1, x.shape[-1]), rule).view(*x.shape[:-1], -1)
-        return own(x, *rest, **{**given, "taken": taken})
+        return own(x, *rest, **{**given, "assignment": taken})
 
     model.eval()
     with torch.no_grad():
@@ -139,7 +139,7 @@ def text(run):
             windows = torch.from_numpy(np.stack(rows).astype(np.int64))
             logits = made(windows[:, :-1])
             total += F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="sum").item()
-            taken += np.mean([layer.routing.taken.float().sum(1).mean().item() for layer in layers]) * len(rows)
+            taken += np.mean([layer.routing.assignment.float().sum(1).mean().item() for layer in layers]) * len(rows)
         return rounded(total / (len(order) * T), taken / len(order))
 
     name = f"text, {config['router.capacity_factor']:g} of {config['experts']}"
@@ -164,7 +164,7 @@ def pictures(weights, seed, steps, data):
         taken, loss = [], []
         for x, y, t, noise, _ in zip(*held):
             loss.append(images.flow_loss(model, x, y, t, noise).mean().item())
-            taken.append(np.mean([layer.routing.taken.float().sum(1).mean().item() for layer in layers]))
+            taken.append(np.mean([layer.routing.assignment.float().sum(1).mean().item() for layer in layers]))
         return rounded(np.mean(loss), np.mean(taken))
 
     return f"pictures, {steps} steps", seed, lambda: losses(model, layers, batch, evaluate)

@@ -52,7 +52,7 @@ def served(run, texts):
         for some in np.split(first, WINDOWS // 16):
             made(torch.from_numpy(np.stack([tokens[i : i + length] for i in some]).astype(np.int64)))
             for kept, layer in zip(taken, layers):
-                kept.append(layer.routing.taken.reshape(16 * length, -1).sum(0).numpy())  # an expert's load in 2,048 tokens
+                kept.append(layer.routing.assignment.reshape(16 * length, -1).sum(0).numpy())  # an expert's load in 2,048 tokens
     found = {}
     for size in BATCHES:
         each = []

@@ -86,7 +86,7 @@ def evaluate(model, held, arm, thresholds=False):
         loss.index_add_(0, part, images.flow_loss(model, x, y[order], t[order], noise[order]) / HELD)
         kind = 2 * part[:, None, None] + (x.unfold(1, 4, 4).unfold(2, 4, 4).amax((3, 4)) > -1)
         for layer, sums in zip(layers, seen):
-            counts = torch.stack([layer.routing.taken.sum(1).float(), torch.ones(kind.numel())], 1)
+            counts = torch.stack([layer.routing.assignment.sum(1).float(), torch.ones(kind.numel())], 1)
             sums.view(-1, 2).index_add_(0, kind.reshape(-1), counts)
     return {"loss": rounded(loss), "experts": rounded(seen[..., 0] / seen[..., 1])}
 

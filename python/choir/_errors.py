@@ -92,3 +92,10 @@ def file_error(path, error):
     if not isinstance(error, OSError) or isinstance(error, Error):
         return error
     return FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")
+
+
+def renamed(name, value, old, given):
+    """The value of an argument that was called `old` until version 0.5, given under one of its names."""
+    if value is not None and given is not None:
+        raise ArgumentError(f"{name} and {old} are one argument, whose name until 0.5 was {old}: give {name} only")
+    return given if value is None else value

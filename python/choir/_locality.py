@@ -59,13 +59,13 @@ def locality(assigned: Any, valid: Any = None) -> dict[str, Any]:
     definitions are those of docs/locality.md, as `choir stats --json` prints them.
 
     Args:
-        assigned: [N,T,e] bool, the experts of each token of N sequences, such as `routing.taken` of a choir.torch layer.
+        assigned: [N,T,e] bool, the experts of each token of N sequences, such as `routing.assignment` of a choir.torch layer.
         valid: [N,T] bool, False for padding, which is at the end of a sequence; None: there is none.
 
     Returns {"reuse", "lru", "srp", "working_set", "shuffled"}; None stands where there is nothing to divide, as for
     segments longer than a sequence.
 
-    Example: choir.locality(layer.routing.taken.view(B, T, -1).cpu().numpy())"""
+    Example: choir.locality(layer.routing.assignment.view(B, T, -1).cpu().numpy())"""
     rows = np.asarray(assigned)
     if rows.ndim != 3 or rows.dtype != bool:
         raise ArgumentError(f"assigned is {rows.dtype} of shape {rows.shape}; it must be bool [sequences,tokens,experts]")

@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, Union
 import numpy as np
 
 from . import _native as native
+from ._errors import renamed
 from ._handle import Guard, Handle
 from ._native import ffi, lib
 from .config import Config, Path
@@ -240,12 +241,14 @@ class Model(Handle):
     def looks_across_tokens(self) -> bool:
         return bool(lib.choir_model_looks_across_tokens(self.address))
 
-    def forward(self, tokens, *, logits: bool = True, gradients: bool = False, taken=None) -> Forward:
+    def forward(self, tokens, *, logits: bool = True, gradients: bool = False, assignment=None, taken=None) -> Forward:
         """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by
-        get(...). taken: forced assignment, bool or 0 and 1 [MoE layers,B*T,experts], instead of the router's."""
+        get(...). assignment: forced assignment, bool or 0 and 1 [MoE layers,B*T,experts], instead of the router's;
+        taken: its name until version 0.5."""
+        assignment = renamed("assignment", assignment, "taken", taken)
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
-        forced = None if taken is None else self._routes(taken, B * T)
+        forced = None if assignment is None else self._routes(assignment, B * T)
         out = np.empty((B, T, self.config["vocab_size"]), np.float32) if logits else None
         result = ffi.new("choir_forward_result *")
         with self.use() as address:
@@ -260,12 +263,12 @@ class Model(Handle):
                 lib.choir_model_force_routing(address, 0, 0, ffi.NULL)
         return Forward(**native.record(result), logits=out)
 
-    def _routes(self, taken, tokens: int) -> np.ndarray:
+    def _routes(self, assignment, tokens: int) -> np.ndarray:
         with self.use() as address:
             wanted = lib.choir_model_moe_layer_count(address), tokens, self.config["model.experts"]
-        marks = np.asarray(taken)
+        marks = np.asarray(assignment)
         if marks.shape != wanted:
-            raise native.ArgumentError(f"taken has shape {marks.shape}; it must be {wanted}: MoE layers, tokens, experts")
+            raise native.ArgumentError(f"assignment has shape {marks.shape}; it must be {wanted}: MoE layers, tokens, experts")
         return np.ascontiguousarray(marks != 0, np.uint8)
 
     def evaluate(

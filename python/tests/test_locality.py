@@ -99,7 +99,7 @@ class InPyTorch(unittest.TestCase):
         model[0].causal = True
         model.eval()(torch.randn(2, 32, 16))
         found = choir.torch.locality(model, 32)["0"]
-        self.assertEqual(found, choir.locality(model[0].routing.taken.view(2, 32, 8).numpy()))
+        self.assertEqual(found, choir.locality(model[0].routing.assignment.view(2, 32, 8).numpy()))
         with self.assertRaisesRegex(choir.ArgumentError, "length is 7"):
             choir.torch.locality(model, 7)
 

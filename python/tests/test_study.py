@@ -383,7 +383,7 @@ class Whole(unittest.TestCase):
             testing.program("forward", at / f"{field}-topk", at / "tokens.npy", "--save-routes", at / f"{field}.npy")
             taken = np.load(at / f"{field}.npy")
             self.assertEqual(set(taken.sum(-1).ravel()), {2}, field)
-            np.testing.assert_array_equal(made.forward(tokens).logits, model.forward(tokens, taken=taken).logits, field)
+            np.testing.assert_array_equal(made.forward(tokens).logits, model.forward(tokens, assignment=taken).logits, field)
 
     def test_a_failed_run_leaves_the_others(self):
         at = testing.run().parent

@@ -238,8 +238,8 @@ class Around(TorchTest):
                 out.float().square().mean().backward()
                 self.assertEqual((out.dtype, out.isfinite().all().item()), (dtype, True), name)
                 self.assertGreater(float(given.grad.abs().sum()), 0, name)
-                wanted = layer.routing.taken if name == "plain" else wanted
-                same = (layer.routing.taken == wanted).float().mean()
+                wanted = layer.routing.assignment if name == "plain" else wanted
+                same = (layer.routing.assignment == wanted).float().mean()
                 self.assertGreater(float(same), 0.85 if name == "LinearNF4" else 0.96, name)
                 self.torch.update_routers(layer)
                 self.assertEqual(int(layer.observed), 1, name)
@@ -348,8 +348,13 @@ class Around(TorchTest):
             self.assertEqual((taken.shape[0], taken.shape[-1], int(taken.sum())), (2, 8, 2 * 64 * 2))
             for layer, forced, out in zip(layers, taken, wanted):
                 layer.zero_grad()
-                torch.testing.assert_close(layer(self.x, taken=forced), out)
-                layer(self.x, taken=forced).square().sum().backward()
+                torch.testing.assert_close(layer(self.x, assignment=forced), out)
+                torch.testing.assert_close(layer(self.x, taken=forced), out, atol=0, rtol=0)  # the name until 0.5
+                routing = layer.routing
+                self.assertIs(routing.taken, routing.assignment)
+                with self.assertRaisesRegex(choir.ArgumentError, "give assignment only"):
+                    layer(self.x, assignment=forced, taken=forced)
+                layer(self.x, assignment=forced).square().sum().backward()
                 self.assertGreater(float(layer.gate.weight.grad.abs().sum()), 0)
         whole, file = self.torch.recorded(routes, 8), io.BytesIO()
         np.save(file, routes.cpu().numpy().astype(np.uint16))  # as vLLM's server, of more than 256 experts
@@ -386,7 +391,7 @@ class Around(TorchTest):
             self.assertEqual((record.dtype, tuple(record.shape[:2])), (torch.int32, (64, 2)))
             for i, layer in enumerate(layers):
                 routing, row = layer.routing, record[:, i].long()
-                self.assertTrue(torch.equal(self.torch.recorded(record, 8)[i].to(DEVICE), routing.taken))
+                self.assertTrue(torch.equal(self.torch.recorded(record, 8)[i].to(DEVICE), routing.assignment))
                 gates = routing.gates.gather(1, row.clamp(min=0)).masked_fill(row < 0, 0)
                 self.assertTrue(bool((gates.diff(dim=1) <= 0).all()))
         layers[0](self.x[:1])

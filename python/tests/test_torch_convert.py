@@ -289,9 +289,9 @@ class Converted(TorchTest):
         """Those of an earlier forward, by a keyword of the model."""
         model = self.converted("Qwen3Moe", "topk", top_k=2)
         wanted = model(self.ids).logits
-        taken = torch.stack([layer.routing.taken.view(3, 12, 8) for layer in self.layers(model)])
-        torch.testing.assert_close(model(self.ids, taken=taken).logits, wanted)
-        self.assertGreater(float((model(self.ids, taken=taken.roll(1, -1)).logits - wanted).detach().abs().max()), 1e-3)
+        taken = torch.stack([layer.routing.assignment.view(3, 12, 8) for layer in self.layers(model)])
+        torch.testing.assert_close(model(self.ids, assignment=taken).logits, wanted)
+        self.assertGreater(float((model(self.ids, assignment=taken.roll(1, -1)).logits - wanted).detach().abs().max()), 1e-3)
         torch.testing.assert_close(model(self.ids).logits, wanted)
 
     def record(self, model):
@@ -311,15 +311,15 @@ class Converted(TorchTest):
             for filled in ([0, 0], [0, 1], [-1, -1]):  # vLLM's, anything, SGLang's
                 given = record.clone()
                 given[:, :, dense] = torch.tensor(filled, dtype=torch.int32)
-                torch.testing.assert_close(model(self.ids, taken=self.torch.recorded(given, 8)).logits, wanted)
-            torch.testing.assert_close(model(self.ids, taken=self.torch.recorded(record[:, :, moe], 8)).logits, wanted)
+                torch.testing.assert_close(model(self.ids, assignment=self.torch.recorded(given, 8)).logits, wanted)
+            torch.testing.assert_close(model(self.ids, assignment=self.torch.recorded(record[:, :, moe], 8)).logits, wanted)
             for rows in (record[:, :, :1], record.repeat(1, 1, 2, 1)):
                 if rows.shape[2] != len(moe):
-                    with self.assertRaisesRegex(choir.ArgumentError, f"taken has {rows.shape[2]} layers; it must have {len(moe)}, one per MoE"):
-                        model(self.ids, taken=self.torch.recorded(rows, 8))
+                    with self.assertRaisesRegex(choir.ArgumentError, f"assignment has {rows.shape[2]} layers; it must have {len(moe)}, one per MoE"):
+                        model(self.ids, assignment=self.torch.recorded(rows, 8))
             if dense == [0]:
                 twin = copy.deepcopy(model)
-                torch.testing.assert_close(twin(self.ids, taken=self.torch.recorded(record, 8)).logits, wanted)
+                torch.testing.assert_close(twin(self.ids, assignment=self.torch.recorded(record, 8)).logits, wanted)
                 self.assertFalse(hasattr(self.torch.revert(twin).model, "choir_layers"))
 
     def test_copies(self):

@@ -241,7 +241,7 @@ class Layers(TorchTest):
         layer = self.layer("kmeans", {})
         layer(self.x)
         self.torch.update_routers(layer)
-        taken, rows = layer.routing.taken, self.x.view(-1, 16)
+        taken, rows = layer.routing.assignment, self.x.view(-1, 16)
         for i in range(8):
             if bool(taken[:, i].any()):
                 torch.testing.assert_close(layer.gate.weight[i], rows[taken[:, i]].mean(0), rtol=1e-4, atol=1e-5)
@@ -359,7 +359,7 @@ class Layers(TorchTest):
             layer(self.first(n)[0])
             load = layer.routing.load
             self.assertLessEqual(int(load.max() - load.min()), 1)
-            self.assertLessEqual(int(layer.routing.taken.sum(1).max()), 2)
+            self.assertLessEqual(int(layer.routing.assignment.sum(1).max()), 2)
 
     def test_without_grouped_products(self):
         """Of some releases tensors without values know those of bf16 alone."""
@@ -402,7 +402,7 @@ class Layers(TorchTest):
                     out = run(self.x, self.ids)
                     (out.square().sum() + layer.aux_loss).backward()
                     self.torch.update_routers(layer)
-                    made.append([out, layer.w1.grad, *map(torch.clone, layer.buffers()), layer.routing.taken])
+                    made.append([out, layer.w1.grad, *map(torch.clone, layer.buffers()), layer.routing.assignment])
                 if router == "random" and training:
                     continue  # compiled draws are other ones
                 for ours, theirs in zip(*made):

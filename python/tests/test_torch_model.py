@@ -104,26 +104,31 @@ class Models(TorchTest):
             model = self._model(**{"moe_every": 1, "router.name": router, **balance}).train()
             tokens = torch.randint(0, 320, (4, 32))
             logits = model(tokens)
-            replayed = torch.stack([block.moe.routing.taken for block in model.layers])
+            replayed = torch.stack([block.moe.routing.assignment for block in model.layers])
             torch.testing.assert_close(model(tokens, replayed.view(2, 4, 32, 8)), logits, atol=2e-5, rtol=0)
             taken = torch.rand(2, 128, 8) < 0.3
             out = model(tokens, taken)
             out[:, :-1].log_softmax(2).gather(2, tokens[:, 1:, None]).mean().neg().backward()
-            self.assertTrue(torch.equal(torch.stack([block.moe.routing.taken for block in model.layers]), taken))
+            self.assertTrue(torch.equal(torch.stack([block.moe.routing.assignment for block in model.layers]), taken))
             with model.to_choir() as twin:
-                theirs = twin.forward(tokens.numpy(), gradients=True, taken=taken.numpy())
+                theirs = twin.forward(tokens.numpy(), gradients=True, assignment=taken.numpy())
                 np.testing.assert_allclose(theirs.logits, out.detach().numpy(), atol=2e-4)
                 for name, weight in model._named().items():
                     if weight.grad is not None:
                         np.testing.assert_allclose(twin.get(name, gradient=True), weight.grad.numpy(), atol=2e-4, err_msg=name)
+                again = twin.forward(tokens.numpy(), taken=taken.numpy())  # the name until 0.5
+                np.testing.assert_array_equal(again.logits, theirs.logits)
+                torch.testing.assert_close(model(tokens, taken=taken), out, atol=0, rtol=0)
+                with self.assertRaisesRegex(choir.ArgumentError, "give assignment only"):
+                    twin.forward(tokens.numpy(), assignment=taken.numpy(), taken=taken.numpy())
                 with self.assertRaisesRegex(choir.ArgumentError, "MoE layers, tokens, experts"):
-                    twin.forward(tokens.numpy(), taken=taken.numpy()[:1])
+                    twin.forward(tokens.numpy(), assignment=taken.numpy()[:1])
                 self.assertFalse(np.allclose(twin.forward(tokens.numpy()).logits, theirs.logits, atol=1e-3))
         layer = choir.torch.MoE(8, 16, 4, router="gshard_top2")
         with self.assertRaisesRegex(choir.ArgumentError, "forced routing"):
-            layer(torch.randn(3, 8), taken=torch.ones(3, 4, dtype=torch.bool))
+            layer(torch.randn(3, 8), assignment=torch.ones(3, 4, dtype=torch.bool))
         with self.assertRaisesRegex(choir.ArgumentError, "4 experts for each of the 3 tokens"):
-            choir.torch.MoE(8, 16, 4)(torch.randn(3, 8), taken=torch.ones(2, 4, dtype=torch.bool))
+            choir.torch.MoE(8, 16, 4)(torch.randn(3, 8), assignment=torch.ones(2, 4, dtype=torch.bool))
 
     def test_records_of_all_layers(self):
         """A record of all layers of the model, as engines make it, is mapped to its MoE layers; another length is refused."""
@@ -137,7 +142,7 @@ class Models(TorchTest):
             taken = self.torch.recorded(record.view(4, 32, 3, -1), 8)
             for given in (taken, taken[1:2]):
                 torch.testing.assert_close(model(tokens, given), wanted)
-            with self.assertRaisesRegex(choir.ArgumentError, "taken has 2 layers; it must have 1, .* or 3, one per layer"):
+            with self.assertRaisesRegex(choir.ArgumentError, "assignment has 2 layers; it must have 1, .* or 3, one per layer"):
                 model(tokens, taken[:2])
         with self.assertRaisesRegex(choir.ArgumentError, "no routing yet"):
             self.torch.routed_experts(self._model())

@@ -163,7 +163,7 @@ class Options(TorchTest):
             made = self.torch.stats(model)["0"]
             load = sum(routing.load for routing, _ in seen).double()
             tokens = sum(int(mask.sum()) for _, mask in seen)
-            none = sum(int((mask.view(-1) & ~routing.taken.any(1)).sum()) for routing, mask in seen)
+            none = sum(int((mask.view(-1) & ~routing.assignment.any(1)).sum()) for routing, mask in seen)
             asked = sum(int(routing.demand.sum()) for routing, _ in seen)
             self.assertEqual((made.forwards, made.tokens), (2, tokens))
             torch.testing.assert_close(made.load, (load / load.sum()).tolist())
@@ -262,7 +262,7 @@ class Transformers(TorchTest):
             for module in twin.modules():
                 if isinstance(module, choir.torch.MoE):
                     self.assertGreater(float(module.experts.gate_up_proj.grad.abs().sum()), 0)
-                    self.assertTrue(bool(module.routing.taken.all()))  # room for all
+                    self.assertTrue(bool(module.routing.assignment.all()))  # room for all
         with self.assertRaisesRegex(choir.UnsupportedError, "no block"):
             choir.torch.convert(torch.nn.Linear(2, 2))
 

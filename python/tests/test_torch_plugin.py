@@ -90,7 +90,7 @@ class Plugins(TorchTest):
         for one, seed in ((layer, 1), (twin, 1), (twin, 2)):
             torch.manual_seed(seed)
             one(self.x)
-            takens.append(one.routing.taken)
+            takens.append(one.routing.assignment)
         self.assertTrue(torch.equal(takens[0], takens[1]) and not torch.equal(takens[0], takens[2]))
 
     def test_pairs_with_dropout(self):

@@ -47,7 +47,7 @@ class State(TorchTest):
                 demand = sum(routing.demand for routing in seen)
                 wanted = 0.05 * torch.sign(demand * 8 - demand.sum()).float()
             elif router == "kmeans":
-                rows, taken = self.xs.reshape(-1, 16), torch.cat([routing.taken for routing in seen])
+                rows, taken = self.xs.reshape(-1, 16), torch.cat([routing.assignment for routing in seen])
                 for i in range(8):
                     if bool(taken[:, i].any()):
                         torch.testing.assert_close(layer.gate.weight[i], rows[taken[:, i]].mean(0))

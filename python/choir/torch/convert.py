@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import plugin
-from .._errors import ArgumentError, FormatError, UnsupportedError
+from .._errors import ArgumentError, FormatError, UnsupportedError, renamed
 from .._routers import find
 from . import compat
 from .experts import Experts, Gate
@@ -70,12 +70,12 @@ class _Converted(MoE):
 
     def forward(self, hidden_states: Tensor, *given, **options) -> Tensor:
         if self.told is not None:
-            valid, taken, position = self.told
+            valid, assignment, position = self.told
             length = hidden_states.shape[-2]
             if position is not None and "sequence" in (self.options.pool, self.options.aux_scope):
                 options.setdefault("lengths", _lengths_of(position.expand(hidden_states.shape[:-1])))
             options.setdefault("valid", None if valid is None else valid[:, -length:])
-            options.setdefault("taken", None if taken is None else taken[self.layer])
+            options.setdefault("assignment", None if assignment is None else assignment[self.layer])
         if self.training and self.noise:  # which Mixtral's experts read, too
             hidden_states = hidden_states * torch.empty_like(hidden_states).uniform_(1 - self.noise, 1 + self.noise)
         return super().forward(hidden_states, *given, **options)
@@ -187,11 +187,12 @@ def _lengths_of(position: Tensor) -> list:
 
 
 def _tell(module: nn.Module, args: tuple, kwargs: dict):
-    """Of a model: the padding of its mask, and the keyword `taken`, go with the keywords that its layers hand on."""
+    """Of a model: the padding of its mask, and the keyword `assignment`, go with the keywords that its layers hand on."""
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-    valid, taken = _valid_of(mask, kwargs), kwargs.pop("taken", None)
-    if taken is not None:
-        taken = moe_rows(taken, *module.choir_layers)
+    valid = _valid_of(mask, kwargs)
+    assignment = renamed("assignment", kwargs.pop("assignment", None), "taken", kwargs.pop("taken", None))
+    if assignment is not None:
+        assignment = moe_rows(assignment, *module.choir_layers)
     position = kwargs.get("position_ids", args[2] if len(args) > 2 else None) if mask is None else None
     ids = kwargs.get("input_ids", args[0] if args else None)
     if mask is None and ids is not None and not compat.compiling() and not getattr(module, "_choir_asked", False):
@@ -199,7 +200,7 @@ def _tell(module: nn.Module, args: tuple, kwargs: dict):
         module.warn_if_padding_and_no_attention_mask(ids, mask)
     if not module.training and not compat.compiling() and not getattr(module, "_choir_cached", False):
         _warn_of_cache(module, _cache_of(kwargs))
-    return args, {**kwargs, TOLD: (valid, taken, position)}
+    return args, {**kwargs, TOLD: (valid, assignment, position)}
 
 
 def _warn_of_cache(module: nn.Module, cache: Any) -> None:
@@ -279,7 +280,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
 
     What attention_mask calls padding takes no part in routing; without a mask every token does. With
-    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. The keyword `taken`
+    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. The keyword `assignment`
     [layers,B,T,e] of the model's forward forces routes: a row per MoE layer or, as `recorded` gives it, per layer. With
     output_router_logits the model adds its own balancing loss, of best-K choices; otherwise add the layers' `aux_loss`, whose
     weight is the model's router_aux_loss_coef, times K as transformers counts, over the number of layers. router_jitter_noise

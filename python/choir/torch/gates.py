@@ -38,10 +38,10 @@ def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: 
     """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given."""
 
     def held(a: Tensor) -> Tensor:
-        return torch.where(made["taken"], a, 0.0) if choice is None else a.gather(1, choice)
+        return torch.where(made["assignment"], a, 0.0) if choice is None else a.gather(1, choice)
 
     if options.gates == "even":
-        even = made["taken"].to(scores.dtype) if choice is None else torch.ones_like(choice, dtype=scores.dtype)
+        even = made["assignment"].to(scores.dtype) if choice is None else torch.ones_like(choice, dtype=scores.dtype)
         return even / made["per_token"]
     if options.gates == "sigmoid":
         return held(torch.sigmoid(logits))
@@ -55,9 +55,9 @@ def made(
     options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor], held: Optional[Tensor]
 ) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
     """Gates [n,e]; those of the slots [e,slots], where no slot is without a token; and of the choices [n,K] in place of the
-    first, where these are given. made: what the router chose; without `taken` gates are those of all pairs (Routing.whole).
+    first, where these are given. made: what the router chose; without `assignment` gates are those of all pairs (Routing.whole).
     held: the scores of such slots."""
-    gates = scores if made["taken"] is None else _by_token(options, scores, logits, made, choice)
+    gates = scores if made["assignment"] is None else _by_token(options, scores, logits, made, choice)
     if held is not None and options.normalize_gates:
         held = gates.t().gather(1, made["slots"])
     return (None, held, gates) if choice is not None else (gates, held, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
-from .._errors import ArgumentError, UnsupportedError
+from .._errors import ArgumentError, UnsupportedError, renamed
 from . import compat, gates, kmeans, request, routers
 from .experts import Dense, Experts, Gate, of_other, reads_any
 from .products import ACTIVATIONS, WEIGHTS
@@ -29,7 +29,7 @@ class _Call(NamedTuple):
     options: request.Options
     token_ids: Optional[Tensor]
     valid: Optional[Tensor]
-    taken: Optional[Tensor]
+    assignment: Optional[Tensor]
     sequence_length: int
     together: tuple
     lengths: tuple = ()
@@ -138,10 +138,11 @@ class MoE(Keeper):
         x: Tensor,
         token_ids: Optional[Tensor] = None,
         valid: Optional[Tensor] = None,
-        taken: Optional[Tensor] = None,
+        assignment: Optional[Tensor] = None,
         *,
         pool: Optional[str] = None,
         lengths: Sequence[int] = (),
+        taken: Optional[Tensor] = None,
     ) -> Tensor:
         """The weighted sum of what each token's experts give, in x's shape and type.
 
@@ -150,28 +151,30 @@ class MoE(Keeper):
             token_ids: [...] integers, which `hash` and `random` need.
             valid: [...] bool: True takes part, False is padding, whose output is 0. Attention's key_padding_mask is the
                 opposite.
-            taken: [..., e] bool: forced routing, who takes whom instead of the router's choice, as `routing.taken` of an
-                earlier forward; gates are the scores of now and have gradients. There is then no balancing loss, and
-                thresholds see nothing.
+            assignment: [..., e] bool: forced assignment of tokens to experts instead of the router's choice, such as
+                `routing.assignment` of an earlier forward; gates are the scores of this call and have gradients. There is
+                then no balancing loss, and thresholds are not updated.
             pool: who competes in this call instead of the router's option `pool`: "batch", "sequence" (of x [B,T,d] the T
                 tokens of each sample), "group" (of `group_size` tokens as they come) or "position".
             lengths: of sequences that are packed into x, one behind the other: the pools of "sequence", and what `aux_scope`
                 sequence means.
+            taken: the name of `assignment` until version 0.5.
 
         Raises ArgumentError for shapes, types and devices that do not fit."""
+        assignment = renamed("assignment", assignment, "taken", taken)
         placed, together = None, ()
         if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
             from .owners import local_parts
 
-            placed, x, (token_ids, valid, taken), together = local_parts(x, token_ids, valid, taken)
+            placed, x, (token_ids, valid, assignment), together = local_parts(x, token_ids, valid, assignment)
         self._check(x)
         rows, length = x.reshape(-1, x.shape[-1]), x.shape[-2] if x.dim() > 2 else 0
         request.check_rows(rows, token_ids, valid)
         request.check_lengths(lengths, rows.shape[0])
         options = self.options if pool is None else self._pooled(pool)
-        call = _Call(options, token_ids, valid, taken, length, together, tuple(lengths))
+        call = _Call(options, token_ids, valid, assignment, length, together, tuple(lengths))
         if rows.shape[0]:
-            if self.causal and not self.training and taken is None and self.options.by_thresholds:
+            if self.causal and not self.training and assignment is None and self.options.by_thresholds:
                 self.check_thresholds()
             out = request.shaped(self._of_rows(rows, call), x.shape)
         else:
@@ -273,7 +276,7 @@ class MoE(Keeper):
             thresholds=self.thresholds,
             layer=self.layer,
             group=self.group,
-            taken=call.taken,
+            assignment=call.assignment,
             lengths=call.lengths,
             lean=True,
         )
@@ -284,7 +287,7 @@ class MoE(Keeper):
             with torch.no_grad():
                 shares = scores.softmax(1) if self.options.reads_logits else scores
                 self.tally = self.tally.to(wide.device).add_(counted(shares, routing.whole(), call.valid))
-        if self.training and call.taken is None and self.sums is not None:
+        if self.training and call.assignment is None and self.sums is not None:
             self.observe(wide, call.valid, logits, routing)
 
     def _load_from_state_dict(self, given, prefix, *rest):

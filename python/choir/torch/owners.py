@@ -98,11 +98,11 @@ def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
 def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     """Pairs of token and expert travel, sorted by expert; how many is told first."""
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
-    load = routing.taken.sum(0)
+    load = routing.assignment.sum(0)
     even = [own] * size
     told = all_to_all_single(load, even, even, group).view(size, own)  # rows to come, by sender and own expert
     out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
-    pairs = select.first(routing.taken.t().reshape(1, -1), sum(out))[0]
+    pairs = select.first(routing.assignment.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n
     kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.every_gate()[token, expert]
     came = all_to_all_single_autograd(gathered(rows, gate, token, weights).to(kind), into, out, group)

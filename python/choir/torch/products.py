@@ -52,8 +52,8 @@ def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
 def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
     """How many rows there are, where they might be n for every expert and nobody needs gradients: by thresholds most are
     not used, and asking the device once costs less. Elsewhere the bound."""
-    by_thresholds = routing.slots is None and 1 < routing.per_token == routing.taken.shape[1]
-    if by_thresholds and not torch.is_grad_enabled() and has_values(routing.taken):
+    by_thresholds = routing.slots is None and 1 < routing.per_token == routing.assignment.shape[1]
+    if by_thresholds and not torch.is_grad_enabled() and has_values(routing.assignment):
         return max(1, int(count()))
     return bound
 
@@ -63,9 +63,9 @@ def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
     slots = routing.slots
     if routing.slot_gates is not None:
         return slots.reshape(-1), routing.slot_gates.reshape(-1)
-    n = routing.taken.shape[0]
+    n = routing.assignment.shape[0]
     if slots is None:
-        slots = select.first(routing.taken.t(), _asked(routing, lambda: routing.load.max(), n))
+        slots = select.first(routing.assignment.t(), _asked(routing, lambda: routing.load.max(), n))
     token = slots.clamp(max=n - 1)
     gate = torch.where(slots < n, routing.every_gate().t().gather(1, token), 0.0)
     return token.reshape(-1), gate.reshape(-1)
@@ -110,14 +110,14 @@ def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional
 
 def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
-    n, e = routing.taken.shape
+    n, e = routing.assignment.shape
     if routing.choice is not None:
         pairs = routing.choice.reshape(-1).sort(stable=True).indices
         token, used, load = pairs // routing.per_token, None, routing.demand
         gate = routing.choice_gates.reshape(-1).index_select(0, pairs)
     else:
         room = _asked(routing, lambda: routing.load.sum(), n * routing.per_token)
-        pairs = select.first(routing.taken.t().reshape(1, -1), room)[0]
+        pairs = select.first(routing.assignment.t().reshape(1, -1), room)[0]
         used, load = pairs < n * e, routing.load
         expert, token = _masked(pairs // n, used), _masked(pairs % n, used)
         gate = _masked(routing.gates[token, expert], used)

@@ -31,10 +31,10 @@ def _decoded(text: str, shape: Optional[tuple[int, int]]) -> np.ndarray:
 
 
 def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int, int]] = None) -> Tensor:
-    """Turns a routing record of vLLM, SGLang (`routed_experts`) or Megatron (router replay) into the `taken` of layers,
+    """Turns a routing record of vLLM, SGLang (`routed_experts`) or Megatron (router replay) into the `assignment` of layers,
     [layers,...,num_experts] bool. A record holds expert numbers [...,layers,K] for every token. The whole result is the
-    argument `taken` of a converted model or `Transformer`, which map a record of all of the model's layers to its MoE
-    layers; of a record of MoE layers only, `taken[i]` is the argument of the i-th MoE layer. Gates are computed from the
+    argument `assignment` of a converted model or `Transformer`, which map a record of all of the model's layers to its MoE
+    layers; of a record of MoE layers only, `assignment[i]` is the argument of the i-th MoE layer. Gates are computed from the
     current scores and have gradients.
 
     Args:
@@ -47,7 +47,7 @@ def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int
     Raises ArgumentError for a number that is no expert's, and for an expert that a token has twice in a layer. Engines do not
     run the last token that they sample, so its record is missing: pass one token fewer, or pad with -1.
 
-    Example: model(ids, taken=choir.torch.recorded(output.routed_experts, 64)[:, None])    # one sequence"""
+    Example: model(ids, assignment=choir.torch.recorded(output.routed_experts, 64)[:, None])    # one sequence"""
     if isinstance(routed_experts, str):
         routed_experts = _decoded(routed_experts, shape)
     if isinstance(routed_experts, np.ndarray) and routed_experts.dtype.kind in "iu":
@@ -82,16 +82,16 @@ def _unused_layers(routes: Tensor) -> Tensor:
     return (routes == 0).movedim(-2, 0).flatten(1).all(1)[:, None]
 
 
-def moe_rows(taken: Any, moe_layers: Sequence[int], layers: int) -> Union[Tensor, Sequence[Tensor]]:
-    """The rows of `taken` that belong to MoE layers, whose numbers among the model's `layers` are moe_layers. `taken` has a
+def moe_rows(assignment: Any, moe_layers: Sequence[int], layers: int) -> Union[Tensor, Sequence[Tensor]]:
+    """The rows of `assignment` that belong to MoE layers, whose numbers among the model's `layers` are moe_layers. It has a
     row for each MoE layer, or for each layer of the model, as the records of engines do."""
-    if len(taken) == len(moe_layers):
-        return taken
-    if len(taken) == layers:
-        return [taken[layer] for layer in moe_layers]
+    if len(assignment) == len(moe_layers):
+        return assignment
+    if len(assignment) == layers:
+        return [assignment[layer] for layer in moe_layers]
     raise ArgumentError(
-        f"taken has {len(taken)} layers; it must have {len(moe_layers)}, one per MoE layer of the model, or {layers}, one per "
-        "layer, as the records of vLLM and SGLang"
+        f"assignment has {len(assignment)} layers; it must have {len(moe_layers)}, one per MoE layer of the model, or "
+        f"{layers}, one per layer, as the records of vLLM and SGLang"
     )
 
 
@@ -120,17 +120,17 @@ def routed_experts(model: nn.Module) -> Tensor:
     live = [routing for routing, layer in zip(routings, layers) if layer is not None]
     if not live or None in live:
         raise ArgumentError("routed_experts: a layer has no routing yet: run the model, and read the record after its forward")
-    if len({len(routing.taken) for routing in live}) > 1:
-        counts = sorted({len(routing.taken) for routing in live})
+    if len({len(routing.assignment) for routing in live}) > 1:
+        counts = sorted({len(routing.assignment) for routing in live})
         raise ArgumentError(f"routed_experts: layers routed {counts} tokens; a record has as many in each layer")
-    n, K = len(live[0].taken), max(int(routing.taken.sum(1).max()) for routing in live)
-    none = live[0].taken.new_full((n, K), -1, dtype=torch.int32)
+    n, K = len(live[0].assignment), max(int(routing.assignment.sum(1).max()) for routing in live)
+    none = live[0].assignment.new_full((n, K), -1, dtype=torch.int32)
     return torch.stack([none if routing is None else _by_gate(routing, K).to(none.device) for routing in routings], 1)
 
 
 def _by_gate(routing: Routing, K: int) -> Tensor:
     """[n,K] int32: a token's experts, the highest gate first, then -1."""
-    worth = routing.gates.masked_fill(~routing.taken, -math.inf)
+    worth = routing.gates.masked_fill(~routing.assignment, -math.inf)
     experts = worth.sort(dim=1, descending=True, stable=True).indices[:, :K]
-    experts = experts.masked_fill(~routing.taken.gather(1, experts), -1)
+    experts = experts.masked_fill(~routing.assignment.gather(1, experts), -1)
     return F.pad(experts, (0, K - experts.shape[1]), value=-1).int()

@@ -56,8 +56,8 @@ class Routing(NamedTuple):
     """[] of routers that balance, unweighted; differentiable"""
     z_loss: Optional[Tensor]
     """[] of the logits, unweighted, 0 without z_loss_weight; differentiable"""
-    taken: Tensor
-    """[n,e] bool"""
+    assignment: Tensor
+    """[n,e] bool: whether the expert processes the token"""
     cutoffs: Optional[Tensor]
     """[e] the lowest score that each expert took, or its price; None: the router does not cut by rank"""
     demand: Tensor
@@ -82,10 +82,10 @@ class Routing(NamedTuple):
     def whole(self) -> Routing:
         """With what a layer leaves out until somebody asks. Where every slot has a token, `gates` are scores before."""
         kept: dict = {}
-        if self.taken is None:
-            taken = torch.zeros_like(self.gates, dtype=torch.bool).scatter(0, self.slots.t(), True)
-            kept.update(taken=taken, gates=torch.where(taken, self.gates, 0.0))
-            kept["demand"] = self.slots.new_full((taken.shape[1],), self.slots.shape[1])
+        if self.assignment is None:
+            assignment = torch.zeros_like(self.gates, dtype=torch.bool).scatter(0, self.slots.t(), True)
+            kept.update(assignment=assignment, gates=torch.where(assignment, self.gates, 0.0))
+            kept["demand"] = self.slots.new_full((assignment.shape[1],), self.slots.shape[1])
         elif self.gates is None:
             kept["gates"] = self.every_gate()
         zero = self.gates if self.gates is not None else self.choice_gates
@@ -100,13 +100,18 @@ class Routing(NamedTuple):
         """`gates`, of the choices' where a layer has left them out."""
         if self.gates is not None:
             return self.gates
-        none = torch.zeros_like(self.taken, dtype=self.choice_gates.dtype)
+        none = torch.zeros_like(self.assignment, dtype=self.choice_gates.dtype)
         return none.scatter(1, self.choice, self.choice_gates)
+
+    @property
+    def taken(self) -> Tensor:
+        """`assignment`, by its name until version 0.5"""
+        return self.assignment
 
     @property
     def load(self) -> Tensor:
         """[e] tokens that each expert holds"""
-        return self.taken.sum(0)
+        return self.assignment.sum(0)
 
 
 class Sent:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def _filled(q: Request, slots: Tensor) -> dict:
-    taken = select.marked(slots, q.scores.shape[0])
-    return {"taken": taken, "demand": taken.sum(0), "slots": slots, "per_token": taken.shape[1]}
+    assignment = select.marked(slots, q.scores.shape[0])
+    return {"assignment": assignment, "demand": assignment.sum(0), "slots": slots, "per_token": assignment.shape[1]}
 
 
 def _expert_choice(q: Request) -> dict:
@@ -34,9 +34,9 @@ def _expert_choice(q: Request) -> dict:
         slots = select.top_of_equal(q.scores, pools, q.options.pool == "position", k, q.shares)
         made = {"slots": slots, "per_token": e, "full": pools}
         if q.lean and not q.options.normalize_gates:
-            return {"taken": None, "demand": None, "dropped": None, **made}
-        taken = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
-        return {"taken": taken, "demand": slots.new_full((e,), pools * k), **made}
+            return {"assignment": None, "demand": None, "dropped": None, **made}
+        assignment = torch.zeros(n, e, dtype=torch.bool, device=slots.device).scatter(0, slots.t(), True)
+        return {"assignment": assignment, "demand": slots.new_full((e,), pools * k), **made}
     else:
         index, held, k, _ = _pools(q)
         room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
@@ -87,9 +87,9 @@ def _capped_expert_choice(q: Request) -> dict:
         return _expert_choice(q)
     index, held, k, pooled = _pools(q)
     k = torch.minimum(k, o.cap * held.sum(1) // e)
-    taken, beta, demand, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
+    assignment, beta, demand, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     per_token = o.cap if o.solver == "exact" else e
-    made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": per_token}
+    made = {"assignment": _by_token(index, assignment, n), "demand": demand, "per_token": per_token}
     return {**made, "cutoffs": select.mean_cutoff(beta.masked_fill((k < 1)[:, None], math.inf).to(q.scores.dtype))}
 
 
@@ -99,8 +99,8 @@ def _on_host(q: Request, scores: Tensor) -> dict:
     tokens = q.tokens if q.options.reads_ids else None
     state = q.thresholds if q.options.keeps_own or (q.causal and q.options.has_ranking) else None
     asked = (scores[None], q.valid_or_all()[None], tokens, seed, training, q.layer, q.options.given, state)
-    taken, cutoffs, demand, dropped, loss, slope = on_host_op(*asked)
-    made = {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
+    assignment, cutoffs, demand, dropped, loss, slope = on_host_op(*asked)
+    made = {"assignment": assignment[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
     return {**made, "loss": (loss, slope[0])} if q.options.adds_loss else made
 
 
@@ -108,14 +108,14 @@ def _global_topk(q: Request) -> dict:
     o, (n, e) = q.options, q.scores.shape
     index, held, _, pooled = _pools(q)
     if o.cap:
-        taken, cutoffs, demand, dropped, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
+        assignment, cutoffs, demand, dropped, *_ = on_host_op(pooled, held, None, None, q.training, 0, o.given)
     else:
         made = [_best_pairs(q.factor, scores, among) for scores, among in zip(pooled, held)]
-        taken, demand, dropped, cutoffs = (torch.stack(each) for each in zip(*made))
+        assignment, demand, dropped, cutoffs = (torch.stack(each) for each in zip(*made))
     demand, dropped = demand if demand.dim() == 1 else demand.sum(0), dropped.sum()
     cutoffs = select.mean_cutoff(cutoffs.to(q.scores.dtype))
-    taken = _by_token(index, taken, n)
-    return {"taken": taken, "demand": demand, "dropped": dropped, "cutoffs": cutoffs, "per_token": min(o.cap or e, e)}
+    assignment = _by_token(index, assignment, n)
+    return {"assignment": assignment, "demand": demand, "dropped": dropped, "cutoffs": cutoffs, "per_token": min(o.cap or e, e)}
 
 
 def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -129,9 +129,9 @@ def _by_thresholds(q: Request) -> dict:
     cap, e = q.options.cap, q.scores.shape[1]
     if q.options.has_ranking:
         made = _on_host(q, q.scores)
-        return {"taken": made["taken"], "demand": made["demand"], "per_token": min(cap or e, e)}
-    taken = select.by_thresholds(q.scores, q.thresholds, q.valid, cap)
-    return {"taken": taken, "demand": taken.sum(0), "per_token": min(cap or e, e)}
+        return {"assignment": made["assignment"], "demand": made["demand"], "per_token": min(cap or e, e)}
+    assignment = select.by_thresholds(q.scores, q.thresholds, q.valid, cap)
+    return {"assignment": assignment, "demand": assignment.sum(0), "per_token": min(cap or e, e)}
 
 
 def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: bool = True) -> dict:
@@ -147,13 +147,13 @@ def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: 
         first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
         order = first.sort(descending=True, stable=True).indices
         turns, demand, dropped = select.place(choice[order], None if asks is None else asks[order], e, room)
-        taken = torch.zeros_like(turns).index_copy(0, order, turns)
+        assignment = torch.zeros_like(turns).index_copy(0, order, turns)
     else:
-        taken, demand, dropped = select.place(choice, asks, e, room)
-    made = {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": K}
+        assignment, demand, dropped = select.place(choice, asks, e, room)
+    made = {"assignment": assignment, "demand": demand, "dropped": dropped, "choice": choice, "per_token": K}
     if room is None:
         return {**made, "all": asks is None}
-    return {**made, "slots": select.first(taken.t(), select.capacity(factor, n, experts))}  # as many as the host knows
+    return {**made, "slots": select.first(assignment.t(), select.capacity(factor, n, experts))}  # as many as the host knows
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
@@ -250,7 +250,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     group, groups = _sequences(q) if by_sequence else (torch.zeros(n, dtype=torch.long, device=scores.device), 1)
     part = q.valid_or_all().to(scores.dtype)[:, None]
     if choice is None:
-        asked = made["taken"].to(scores.dtype) / q.options.choices
+        asked = made["assignment"].to(scores.dtype) / q.options.choices
     else:
         asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
         asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
@@ -276,27 +276,27 @@ def _sequences(q: Request) -> tuple[Tensor, int]:
     return torch.arange(n, device=device) // q.sequence_length, (n - 1) // q.sequence_length + 1
 
 
-def _forced(q: Request, taken: Tensor) -> dict:
+def _forced(q: Request, assignment: Tensor) -> dict:
     """Forced routing: the choices that are given."""
     if q.options.gates != "score":
         raise ArgumentError(
-            f"forced routing (taken): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
+            f"forced routing (assignment): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
             "go with other choices; take a router that has option normalize_gates, but gshard_top2"
         )
     n, e = q.scores.shape
-    if taken.shape[-1:] != (e,) or taken.numel() != n * e or taken.is_floating_point():
+    if assignment.shape[-1:] != (e,) or assignment.numel() != n * e or assignment.is_floating_point():
         raise ArgumentError(
-            f"taken is {taken.dtype} of shape {tuple(taken.shape)}; it must be bool, with {e} experts for each of the {n} tokens"
+            f"assignment is {assignment.dtype} of shape {tuple(assignment.shape)}; it must be bool, with {e} experts for each of the {n} tokens"
         )
-    marks = (taken.reshape(n, e) != 0) & q.valid_or_all()[:, None]
-    return {"taken": marks, "demand": marks.sum(0), "per_token": e}
+    marks = (assignment.reshape(n, e) != 0) & q.valid_or_all()[:, None]
+    return {"assignment": marks, "demand": marks.sum(0), "per_token": e}
 
 
-def choose(scores: Tensor, logits: Tensor, taken: Optional[Tensor] = None, **asked: Any) -> Routing:
-    """The routing of a request, whose scores and logits have gradients. taken: forced routing."""
+def choose(scores: Tensor, logits: Tensor, assignment: Optional[Tensor] = None, **asked: Any) -> Routing:
+    """The routing of a request, whose scores and logits have gradients. assignment: forced routing."""
     q = Request(scores=scores.detach(), logits=logits.detach(), shares=scores is not logits, **asked).by_row()
-    if taken is not None:
-        made = _forced(q, taken)
+    if assignment is not None:
+        made = _forced(q, assignment)
     else:
         made = (_by_thresholds if q.causal and q.options.by_thresholds else CHOOSE.get(q.name, _own))(q)
     aux_loss, z_loss = _aux_loss(q, scores, made), gates.z_loss(q, scores, logits)

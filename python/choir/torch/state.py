@@ -37,7 +37,7 @@ def add_seen(sums: Tensor, layer: Keeper, rows: Tensor, logits: Tensor, routing:
         sums[1:2].add_(1)
         sums[2 : 2 + e].add_(routing.demand)
         if router == "kmeans":
-            sums[2 + e :].add_((routing.taken.double().t() @ rows.double()).reshape(-1))
+            sums[2 + e :].add_((routing.assignment.double().t() @ rows.double()).reshape(-1))
     elif routing.slot_gates is not None:  # every expert has a cut-off
         sums[1 : 2 + e].add_(1)
         sums[2 + e :].add_(routing.cutoffs)

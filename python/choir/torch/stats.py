@@ -40,17 +40,17 @@ class Stats(NamedTuple):
 
 def counted(scores: Tensor, routing: Routing, valid: Optional[Tensor]) -> Tensor:
     """The sums of one forward: those of SUMS, load [e], cut-offs [e] and how many of them were finite [e]."""
-    taken, e = routing.taken, scores.shape[1]
-    held = torch.ones_like(taken[:, 0]) if valid is None else valid.reshape(-1) != 0
+    assignment, e = routing.assignment, scores.shape[1]
+    held = torch.ones_like(assignment[:, 0]) if valid is None else valid.reshape(-1) != 0
     p = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     entropy = torch.where(held, -torch.special.xlogy(p, p).sum(1), 0.0).sum()
-    unrouted = (held & ~taken.any(1)).sum()
+    unrouted = (held & ~assignment.any(1)).sum()
     one = torch.ones_like(entropy)
     counts = (one, held.sum(), unrouted, routing.dropped, routing.demand.sum(), entropy)
     sums = torch.stack([a.double() for a in counts])
     known = torch.zeros(e, device=scores.device) if routing.cutoffs is None else torch.isfinite(routing.cutoffs)
     cutoffs = known if routing.cutoffs is None else torch.where(known, routing.cutoffs, 0.0)
-    return torch.cat([sums, *(a.double() for a in (taken.sum(0), cutoffs, known))])
+    return torch.cat([sums, *(a.double() for a in (assignment.sum(0), cutoffs, known))])
 
 
 def _read(sums: list) -> Stats:
@@ -123,8 +123,8 @@ def locality(model: nn.Module, length: int, valid: Any = None) -> dict[str, dict
                 f"locality: layer '{name}' routed by batch, which is not causal: set its `causal` to True, call model.eval(), and "
                 "run the model again"
             )
-        taken = layer.routing.taken
-        if length < 1 or len(taken) % length:
-            raise ArgumentError(f"locality: length is {length}; it must divide the {len(taken)} tokens of the last forward")
-        found[name] = _locality(taken.reshape(-1, length, taken.shape[1]).cpu().numpy(), None if valid is None else torch.as_tensor(valid).cpu().numpy())
+        assignment = layer.routing.assignment
+        if length < 1 or len(assignment) % length:
+            raise ArgumentError(f"locality: length is {length}; it must divide the {len(assignment)} tokens of the last forward")
+        found[name] = _locality(assignment.reshape(-1, length, assignment.shape[1]).cpu().numpy(), None if valid is None else torch.as_tensor(valid).cpu().numpy())
     return found

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from .. import _options
-from .._errors import ArgumentError
+from .._errors import ArgumentError, renamed
 from .._routers import find
 from .experts import Dense
 from .layer import MoE
@@ -142,10 +142,10 @@ class _Block(nn.Module):
             given[f"{prefix}moe.shared.{name[len(prefix) + 4:]}"] = given.pop(name)
         super()._load_from_state_dict(given, prefix, *rest)
 
-    def forward(self, x, tokens, taken=None):
+    def forward(self, x, tokens, assignment=None):
         x = x + self.attn(self.attn_norm(x))
         y = self.ffn_norm(x)
-        return x + (self.ffn(y) if self.moe is None else self.moe(y, tokens, taken=taken))
+        return x + (self.ffn(y) if self.moe is None else self.moe(y, tokens, assignment=assignment))
 
 
 class Transformer(nn.Module):
@@ -179,13 +179,16 @@ class Transformer(nn.Module):
         losses = [block.moe.aux_loss for block in self.layers if block.moe is not None]
         return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
 
-    def forward(self, tokens: torch.Tensor, taken: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """taken [layers,B,T,experts]: forced routing, the assignment in place of the routers' own: a row per MoE layer or, as
-        records of engines have it, per layer of the model."""
+    def forward(
+        self, tokens: torch.Tensor, assignment: Optional[torch.Tensor] = None, *, taken: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """assignment [layers,B,T,experts]: forced assignment of tokens to experts instead of the routers' choice: a row per
+        MoE layer or, as records of engines have it, per layer of the model. taken: its name until version 0.5."""
+        assignment = renamed("assignment", assignment, "taken", taken)
         x = self.embed_scale * F.embedding(tokens, self.embed)  # knows no -1
-        forced = iter(() if taken is None else moe_rows(taken, *self.choir_layers))
+        forced = iter(() if assignment is None else moe_rows(assignment, *self.choir_layers))
         for block in self.layers:
-            x = block(x, tokens, None if taken is None or block.moe is None else next(forced))
+            x = block(x, tokens, None if assignment is None or block.moe is None else next(forced))
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
