@@ -53,6 +53,7 @@ static const variant variants[] = {
     {"capped_expert_choice", "router.solver=dykstra router.solver_stages=4"},
     {"base", ""},
     {"own_balance", "accumulate=2"},
+    {"own_least", ""},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
@@ -129,7 +130,8 @@ static void runs_are_the_same_bytes(void **state) {
 }
 
 static int setup(void **state) {
-  return program_setup(state) || choir_router_register(&own_balance) || ch_backend_register(&fence_backend);
+  return program_setup(state) || choir_router_register(&own_balance) || choir_router_register_experts(&own_min) ||
+         ch_backend_register(&fence_backend);
 }
 
 TEST_MAIN(setup, program_directory_remove, every_router_is_among_them, runs_are_the_same_bytes)
