@@ -273,6 +273,19 @@ class Runs(unittest.TestCase):
                 losses.append((text, evaluations))
             self.assertEqual(*losses)
 
+    def test_a_config_of_before(self):
+        """It trains the latest definition of its router, and the run's files have that definition's defaults."""
+        own = dict(options={"share": (0.5, 0, 1)}, aux_loss_weight=0.25)
+        function = lambda scores, valid, capacity, training, **_: own_top2(scores, valid, capacity, training)  # noqa: E731
+        choir.tokens_choose("breaks", 2, **own)(function)
+        config = choir.Config(testing.run().parent / "config.json")
+        config.update({"router.share": 0.25, "router.score": "softmax", "router.name": "breaks"})
+        choir.tokens_choose("breaks", 2, **{**own, "aux_loss_weight": 0.5})(function)
+        choir.train(config=config, data=testing.directory() / "data", out=(out := testing.directory() / "renewed"), steps=2)
+        for file in (out / "config.json", out / "checkpoints" / "00000002" / "config.json"):
+            router = json.loads(file.read_text())["model"]["router"]
+            self.assertEqual((router["aux_loss_weight"], router["share"]), (0.5, 0.25), file)
+
     def test_a_state_is_kept(self):
         runs = [self.trained(name) for name in ("own_bias", "bias_balanced")]
         resumed = self.trained("own_bias", steps=3, name="resumed")
