@@ -53,7 +53,7 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   *steps = NULL;
   *count = 0;
   CH_TRY(ch_entry_exists(f.path, &there));
-  if (!there) return CHOIR_OK; /* one that is there must open */
+  if (!there) return CHOIR_OK; /* an existing file must be readable */
   int code = ch_list(f.path, add_step, &f);
   if (code) {
     free(f.steps.data);
@@ -85,7 +85,7 @@ int ch_checkpoint_check_files(const char *directory) {
   return ch_list(directory, own_file, (void *)(uintptr_t)directory);
 }
 
-/* The step of the run's newest checkpoint, whole or not; -1: no checkpoint. */
+/* The step of the run's newest checkpoint, intact or not; -1: no checkpoint. */
 static int newest_step(const char *run, int64_t *newest) {
   int64_t *steps;
   int count;
@@ -95,13 +95,13 @@ static int newest_step(const char *run, int64_t *newest) {
   return CHOIR_OK;
 }
 
-/* The step that the file names, or -1. */
+/* Reads the step that the file RUN/best names; -1: none. */
 static int named_step(const char *path, int64_t *step) {
   char *text;
   size_t size;
   int code = ch_file_read(path, 64, &text, &size);
   *step = -1;
-  if (code) return code == CHOIR_ERROR_FORMAT ? CHOIR_OK : code; /* too long for a number */
+  if (code) return code == CHOIR_ERROR_FORMAT ? CHOIR_OK : code; /* too large to contain only a step */
   text[strcspn(text, "\n")] = 0;
   *step = ch_checkpoint_step(text);
   free(text);
@@ -121,7 +121,7 @@ int ch_checkpoint_best(const char *run, char *out, int *there) {
   return CHOIR_OK;
 }
 
-/* "; the run keeps steps 300, 400", for one of a run's checkpoints that is not there. */
+/* Writes "; the run keeps steps 300, 400", for the error about a missing checkpoint of a run. */
 static void say_kept(const char *path, char *text, size_t size) {
   char all[PATH_MAX], run[PATH_MAX];
   int64_t *steps;
@@ -167,8 +167,8 @@ int ch_checkpoint_resolve(const char *path, char *out) {
 
 enum { TOKENIZER_LIMIT = 1 << 28 };
 
-/* Hashes "model" as the file has it, whatever a later choir makes of it: order and spaces do not count, nor do fields
- * that training may change. */
+/* Hashes "model" of config.json as the file has it, independent of choir's version: order and spaces do not count,
+ * nor do fields that training may change. */
 static int config_digits(const char *path, char *out) {
   json_t *root;
   CH_TRY(ch_json_load(path, &root));
@@ -196,7 +196,7 @@ static const struct {
              {"tokenizer.model", CH_BINDING_TOKENIZER_KEY, offsetof(ch_binding, tokenizer), tokenizer_digits}};
 enum { FILES = sizeof bound / sizeof *bound };
 
-/* The checksum of that file of a directory in hexadecimal digits; empty if there is no such file. */
+/* The checksum of one of a directory's files in hexadecimal digits; empty if there is no such file. */
 static int digits_of(const char *directory, int file, char *out) {
   const char *path = CH_IN(directory, bound[file].name);
   int there;

@@ -11,7 +11,7 @@
 #include "file/path_status.h"
 #include "file/temporary.h"
 
-/* The directory's name without slashes at its end. */
+/* Copies the directory's name without trailing slashes. */
 static int name_dir(ch_dir *dir, const char *path) {
   *dir = (ch_dir){.place.lock = -1};
   int length = snprintf(dir->path, sizeof dir->path, "%s", path);
@@ -25,7 +25,7 @@ static int make_place(ch_dir *dir) {
   return ch_temporary_next_to(&dir->place, dir->target, dir->temporary, sizeof dir->temporary);
 }
 
-/* Some file systems (gcsfuse) cannot rename directories: that is found before the work and not after it. */
+/* Some file systems (gcsfuse) cannot rename directories: this detects them before the work and not after it. */
 static int try_rename(const char *path, const char *place) {
   char from[CH_PATH_BYTES], to[CH_PATH_BYTES];
   ch_path_in(from, place, "choir-tries-to-rename");
@@ -53,7 +53,7 @@ int ch_dir_try(const char *parent) {
 static int is_mount_point(const char *path, const struct stat *status) {
   char parent[4096];
   struct stat above;
-#ifdef STATX_ATTR_MOUNT_ROOT /* not in musl */
+#ifdef STATX_ATTR_MOUNT_ROOT /* musl does not define it */
   struct statx x;
   if (!statx(AT_FDCWD, path, 0, 0, &x) && (x.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT))
     return (x.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
@@ -68,7 +68,7 @@ static int occupied(void *context, const char *name) {
   return ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", dir->path);
 }
 
-/* Whether the rename at the end can succeed. *mode: of the new directory. */
+/* Checks that the final rename can succeed. *mode: mode of the new directory. */
 static int check_target(ch_dir *dir, mode_t *mode) {
   struct stat status;
   *mode = 0777;
@@ -115,8 +115,8 @@ int ch_dir_end(ch_dir *dir, int code) {
   return code;
 }
 
-/* Whether a directory is there now. A new one's name is on the disk, too: a checkpoint in it may outlive a loss of
- * power. Who may not read the directory above cannot have that. */
+/* Creates a directory unless it exists. The parent of a new one is fsynced, because a checkpoint in it must outlive
+ * a loss of power; without permission to read the parent this is not possible and is skipped. */
 static int make_one(const char *path) {
   char parent[4096];
   if (mkdir(path, 0777)) return errno == EEXIST ? CHOIR_OK : ch_error_errno("%s: cannot be created", path);

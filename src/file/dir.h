@@ -7,56 +7,56 @@
 #include "base/error.h"
 #include "file/temporary.h"
 
-/* A directory being written, for checkpoints: fill `temporary`, then commit. */
+/* A directory being written, such as a checkpoint: fill `temporary`, then commit. */
 typedef struct ch_dir {
-  char path[3072];      /* as given, without slashes at the end */
-  char target[3072];    /* the final place: `path`, or the end of its symbolic links */
-  char temporary[3200]; /* the place until ch_dir_commit */
+  char path[3072];      /* as the caller gave it, without trailing slashes */
+  char target[3072];    /* final path: `path` with symbolic links resolved */
+  char temporary[3200]; /* path until ch_dir_commit */
   ch_temporary place;
 } ch_dir;
 
-/* Makes an empty directory in a temporary (temporary.h) beside `path`. The parent must exist. `path` may be there as an
- * empty directory, whose mode the new one takes, or as a link to such a one; CHOIR_ERROR_IO otherwise, and where it is
- * a mount point, which no rename can replace: before the work, not behind it. */
+/* Creates an empty staging directory (temporary.h) next to `path`. The parent must exist. `path` may be an empty
+ * directory, whose mode is kept, or a link to one; CHOIR_ERROR_IO otherwise, and if it is a mount point, which no
+ * rename can replace: this is detected before the work. */
 int ch_dir_begin(ch_dir *dir, const char *path);
-/* Whether directories in `parent` can be made and renamed: CHOIR_ERROR_IO, or CHOIR_ERROR_FULL. */
+/* Checks that directories in `parent` can be created and renamed: CHOIR_ERROR_IO, or CHOIR_ERROR_FULL. */
 int ch_dir_try(const char *parent);
-/* fsyncs every file and the directory, renames it to its place, fsyncs the parent. */
+/* fsyncs every file and the directory, renames it to `target`, fsyncs the parent. */
 int ch_dir_commit(ch_dir *dir);
-/* The same, or after an error, whose code it gives back, nothing stays. */
+/* With code CHOIR_OK: ch_dir_commit. Otherwise removes the staging directory and returns the code. */
 int ch_dir_end(ch_dir *dir, int code);
 
-/* Creates a directory and its parents; one that exists is fine. */
+/* Creates a directory and its parents; existing ones are not an error. */
 int ch_dir_make(const char *path);
-/* Removes a directory with the files in it, subdirectories too; never follows links. Moved into a temporary first, so
- * that what stays after a crash is a leftover and never half a checkpoint. */
+/* Removes a directory with its files and subdirectories; never follows links. The directory is first moved into a
+ * staging directory, so that a crash leaves a leftover and never an incomplete checkpoint. */
 int ch_dir_remove(const char *path);
 
-/* ---- the directory that a run works in: made where it was not there, and locked ---- */
+/* ---- the directory of a run: created if absent, and locked ---- */
 
 #define CH_LOCK "lock"
 
-/* Takes DIRECTORY/lock for this process; CHOIR_ERROR_BUSY names the process that holds it. The kernel lets go when the
- * process ends. */
+/* Locks DIRECTORY/lock for this process; CHOIR_ERROR_BUSY names the process that holds it. The kernel releases the
+ * lock when the process ends. */
 int ch_lock_take(const char *directory, int *lock);
 void ch_lock_release(int lock);
 
 typedef struct ch_reservation {
   char path[4096];
-  size_t stood;     /* length of the path's prefix that existed before */
-  char inner[4160]; /* the inner directory, where the reservation made it; else "" */
-  int makes_lock;   /* there was no lock before */
+  size_t stood;     /* length of the prefix of the path that existed before */
+  char inner[4160]; /* the inner directory, if the reservation created it; else "" */
+  int makes_lock;   /* the reservation created the lock */
   int lock;         /* -1: not held */
-  int fruitless;    /* set by the caller: what it found there is not for it, and nothing was written */
+  int fruitless;    /* set by the caller: the directory belongs to something else, and nothing was written */
 } ch_reservation;
 #define CH_RESERVATION_NONE ((ch_reservation){.lock = -1})
 
-/* Makes a directory, with its parents, in it another one, `inner` (NULL: none), and then locks it: a lock without the
- * inner directory is nobody's of choir's and is refused (CHOIR_ERROR_ARGUMENT), unless the directory is `known` to be
- * a run. After an error nothing is held, and what was made is gone. */
+/* Creates a directory and its parents, creates `inner` in it (NULL: none), and then locks it. A lock without the
+ * inner directory was not made by choir and is refused (CHOIR_ERROR_ARGUMENT), unless the directory is `known` to be a
+ * run. After an error no lock is held, and everything created is removed. */
 int ch_reservation_take(ch_reservation *reservation, const char *path, const char *inner, int known);
-/* Lets go. failed: a run that never came to be leaves no directory that was not there before it: what was made goes,
- * unless there is a file in it; and with `fruitless` the lock and the inner directory go where they were made. */
+/* Releases the lock. failed: removes the directories that the reservation created, unless they contain a file; with
+ * `fruitless` also the lock and the inner directory, if it created them. */
 void ch_reservation_release(ch_reservation *reservation, int failed);
 
 #endif

@@ -11,7 +11,7 @@
 #include "file/path_status.h"
 #include "file/temporary.h"
 
-enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
+enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB per call */
 
 /* Chooses where the file is written: in a staging directory beside the target, or at the target itself if that is
  * inside a staging directory already. */
@@ -30,7 +30,7 @@ int ch_file_begin(ch_file *file, const char *path) {
   if (!length || length >= (int)sizeof file->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable file name (%d bytes)", path, length);
   CH_TRY(ch_path_resolve(path, file->target, sizeof file->target));
-  struct stat status; /* a device or directory must not be renamed over */
+  struct stat status; /* a device or directory must not be replaced by a rename */
   int there = !stat(file->target, &status);
   if (!there && !ch_is_absent(errno)) return ch_error_errno("%s: cannot check whether the path exists", path);
   if (there && !S_ISREG(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
@@ -86,7 +86,7 @@ int ch_file_commit(ch_file *file) {
     ch_file_abandon(file);
     return ch_write_error(file->error, file->path, file->needed);
   }
-  close(file->fd); /* on the disk already */
+  close(file->fd); /* already fsynced */
   file->fd = -1;
   int code = ch_sync_parent(file->target);
   ch_temporary_remove(&file->place);
@@ -101,10 +101,10 @@ int ch_file_save(const char *path, const void *data, size_t bytes) {
   return ch_file_commit(&file);
 }
 
-/* Opens a regular file and tells its size. */
+/* Opens a regular file and returns its size. */
 static int open_sized(const char *path, int *fd, size_t *bytes) {
   struct stat status;
-  *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe has no size, and would be waited for */
+  *fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* without O_NONBLOCK, opening a pipe would block */
   if (*fd < 0) return ch_error_errno("%s", path);
   int failed = fstat(*fd, &status);
   if (!failed && S_ISREG(status.st_mode)) {
@@ -151,8 +151,8 @@ int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes) {
   return CHOIR_OK;
 }
 
-/* Maps a copy in memory of a file that its file system does not map (9p, some of FUSE's). A memfd's pages stay when
- * ch_file_forget drops them, as a file's do. */
+/* Copies a file to memory if its file system cannot map it (9p, some of FUSE's). A memfd's pages survive
+ * ch_file_forget, like those of a file. */
 static void *map_copy(const char *path, int fd, size_t bytes) {
   void *map = MAP_FAILED;
   int copy = memfd_create("choir", MFD_CLOEXEC);

@@ -18,7 +18,7 @@ int ch_json_parse(const char *text, size_t length, const char *name, json_t **ro
   json_error_t error;
   errno = 0;
   *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-  if (!*root && errno == ENOMEM) /* jansson blames the text, and a whole checkpoint would be passed over */
+  if (!*root && errno == ENOMEM) /* jansson reports a syntax error, and an intact checkpoint would be skipped */
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory to read its JSON", name);
   if (!*root)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: line %d, column %d: %s", name, error.line, error.column, error.text);
@@ -38,7 +38,7 @@ int ch_json_load(const char *path, json_t **root) {
   return code;
 }
 
-static _Thread_local int incomplete; /* something could not be put into an object or array */
+static _Thread_local int incomplete; /* a member or element could not be added */
 
 void ch_json_put(json_t *object, const char *key, json_t *value) {
   incomplete |= json_object_set_new(object, key, value) != 0;
@@ -46,7 +46,8 @@ void ch_json_put(json_t *object, const char *key, json_t *value) {
 
 void ch_json_add(json_t *array, json_t *value) { incomplete |= json_array_append_new(array, value) != 0; }
 
-/* A text that grows, and remembers where it could not: jansson goes on behind a key that was not written. */
+/* A growing text that remembers a failed allocation, because jansson continues after a key that could not be
+ * written. */
 typedef struct {
   ch_buffer text;
   int failed;
@@ -58,7 +59,7 @@ static int append_json(const char *data, size_t size, void *context) {
   return -d->failed;
 }
 
-/* As json_dumps, but fails where memory runs out; NULL: no memory. */
+/* Like json_dumps, but fails if memory runs out, instead of omitting parts; NULL: no memory. */
 static char *dump_all(const json_t *root, size_t flags) {
   dumped d = {.failed = 0};
   if (json_dump_callback(root, append_json, &d, flags) || append_json("", 1, &d)) {
@@ -74,7 +75,7 @@ char *ch_json_dump(const json_t *root, size_t flags) {
   return refused ? NULL : dump_all(root, flags);
 }
 
-/* The digits that one real needs to read back exactly. */
+/* The number of digits with which a real is read back exactly. */
 static int digits(double value) {
   char text[64];
   int precision = 1;
@@ -86,7 +87,7 @@ static int digits(double value) {
   return precision;
 }
 
-/* The digits that every real below `value` needs: 0.1 must not become 0.10000000000000001. */
+/* The largest number of digits that a real inside `value` needs: 0.1 must not become 0.10000000000000001. */
 static int max_digits(json_t *value) {
   int max = 1;
   if (json_is_real(value)) return digits(json_real_value(value));
@@ -98,7 +99,7 @@ static int max_digits(json_t *value) {
   return max;
 }
 
-/* As it is saved, malloc'd, with room for the NUL's place to become a line end; NULL: no memory. */
+/* The text of a saved file, malloc'd, with space for a line end in place of the NUL; NULL: no memory. */
 static char *dump(json_t *root) { return ch_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(max_digits(root))); }
 
 int ch_json_file_text(json_t *root, const char *path, char **text) {
@@ -134,7 +135,7 @@ const char *ch_json_show(const json_t *value, char *text, size_t size) {
   return text;
 }
 
-/* The member, or NULL with a message that says what was wanted. */
+/* A required member, or NULL with a message that names the expected type. */
 static json_t *member(const json_t *object, const char *name, const char *key, const char *wanted) {
   json_t *value = json_object_get(object, key);
   if (!value) ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is missing (%s)", name, key, wanted);
@@ -167,7 +168,7 @@ int ch_json_get_number(const json_t *object, const char *name, const char *key, 
   return json_is_number(found) && *value >= low && *value <= high ? CHOIR_OK : wrong(found, name, key, wanted);
 }
 
-/* A member of one type; NULL with a message. */
+/* A member of the given type; NULL with a message. */
 static json_t *typed(const json_t *object, const char *name, const char *key, json_type type, const char *wanted) {
   json_t *found = member(object, name, key, wanted);
   if (!found || json_typeof(found) == type) return found;

@@ -1,4 +1,4 @@
-/* Strict JSON on top of jansson: every refusal names the file and the place in it. */
+/* Strict JSON on top of jansson: every error names the file and the position in it. */
 #ifndef CH_FILE_JSON_H
 #define CH_FILE_JSON_H
 
@@ -8,34 +8,34 @@
 
 #include "base/error.h"
 
-/* Parses a whole text into an object. `name` (of the file) starts every message; duplicate keys are refused; line and
- * column are given. */
+/* Parses a whole text into an object. Every message starts with `name` (of the file) and gives line and column;
+ * duplicate keys are refused. */
 int ch_json_parse(const char *text, size_t length, const char *name, json_t **root);
 
 /* Reads and parses a file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 int ch_json_load(const char *path, json_t **root);
 
-/* Sets a member, appends an element: takes over `value`, where NULL stands for memory that ran out. What could not be
- * put is remembered, by thread, and the next ch_json_dump refuses: jansson would leave it out without a word. */
+/* Sets a member, appends an element: takes over `value`, where NULL means that memory ran out. A failure is
+ * remembered per thread, and the next ch_json_dump fails: jansson would omit the value silently. */
 void ch_json_put(json_t *object, const char *key, json_t *value);
 void ch_json_add(json_t *array, json_t *value);
 
-/* json_dumps, which leaves out keys that it has no memory for; NULL: no memory, now or for what was put before, by this
- * thread. */
+/* Like json_dumps, which omits keys that it has no memory for. NULL: no memory, now or in an earlier ch_json_put of
+ * this thread. */
 char *ch_json_dump(const json_t *root, size_t flags);
 
-/* Writes atomically, indented, keys in insertion order, reals with the fewest digits that read back exactly. Takes over
- * (and drops) the reference to `root`; NULL stands for memory that ran out while it was built. */
+/* Writes atomically, indented, with keys in insertion order and reals with the fewest digits that read back exactly.
+ * Takes over (and releases) the reference to `root`; NULL means that memory ran out while it was built. */
 int ch_json_save(json_t *root, const char *path);
 
-/* The text that it writes, malloc'd; `path` names the file in messages. */
+/* The text that ch_json_save writes, malloc'd; `path` names the file in messages. */
 int ch_json_file_text(json_t *root, const char *path, char **text);
 
 /* Nonzero: the bytes are those that ch_json_save writes of `root`. */
 int ch_json_is_saved(json_t *root, const char *text, size_t size);
 
-/* A member of `object`, required: CHOIR_ERROR_FORMAT with file and key when it is missing, of another type or out of
- * [low, high]. */
+/* A required member of `object`: CHOIR_ERROR_FORMAT with file and key if it is missing, has another type or is out
+ * of [low, high]. */
 int ch_json_get_integer(const json_t *object, const char *name, const char *key, int64_t low, int64_t high,
                         int64_t *value);
 int ch_json_get_number(const json_t *object, const char *name, const char *key, double low, double high, double *value);
@@ -43,17 +43,17 @@ int ch_json_get_string(const json_t *object, const char *name, const char *key, 
 int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value);
 int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value);
 
-/* CHOIR_ERROR_FORMAT, with the nearest known one, for a key that is not among `known` (NULL-terminated). */
+/* CHOIR_ERROR_FORMAT for a key that is not among `known` (NULL-terminated), with the most similar known key. */
 int ch_json_check_keys(const json_t *object, const char *name, const char *const *known);
 
-/* null where JSON has no such number (NaN, infinity); an array of counts, empty where there are none. */
+/* A number: null if JSON cannot represent it (NaN, infinity). An array of counts: empty if there are none. */
 json_t *ch_json_number(double value);
 json_t *ch_json_integers(const int64_t *values, int count);
 
 /* A file name as JSON, for people: JSON is UTF-8 but names are arbitrary bytes, so invalid ones are shown as in
  * messages (base/text.h). A name that must be read back has to pass the check; CHOIR_ERROR_ARGUMENT otherwise. */
 json_t *ch_json_name(const char *name);
-/* Text of any bytes in the same way, but with its line ends and tabs. */
+/* Text with arbitrary bytes in the same form, but keeping line ends and tabs. */
 json_t *ch_json_text(const char *text, size_t size);
 int ch_json_check_name(const char *name);
 

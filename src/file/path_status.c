@@ -13,7 +13,7 @@ int ch_is_unreadable(int code) {
   return code == CHOIR_ERROR_IO && ch_error_number() && !ch_is_absent(ch_error_number());
 }
 
-/* `failed` is what stat or lstat gave. */
+/* `failed` is the return value of stat or lstat. */
 static int answer(int failed, const char *path, int *there) {
   *there = !failed;
   if (!failed || ch_is_absent(errno)) return CHOIR_OK;

@@ -11,7 +11,7 @@
 #include "file/path_status.h"
 #include "file/temporary.h"
 
-/* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
+/* CHOIR_ERROR_BUSY, naming the process whose id is in the lock file. */
 static int busy(const char *directory, int fd) {
   char text[32] = {0};
   long pid = read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
@@ -20,8 +20,8 @@ static int busy(const char *directory, int fd) {
                   directory, pid);
 }
 
-/* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
- * else's file. */
+/* A lock file has a process id and a line end, or what a power failure left of it (a part, zeros, nothing): any
+ * other content is a user's file. */
 static int check_lock(int fd, const char *path) {
   char text[32];
   ssize_t n = pread(fd, text, sizeof text, 0);
@@ -33,8 +33,8 @@ static int check_lock(int fd, const char *path) {
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
 }
 
-/* Whether the open file is the lock of this directory alone. One with other names is another directory's, too (a copy
- * by hard links): it loses this name, and stays as it is. */
+/* Whether the open file is the lock of this directory alone. A lock with other names is also another directory's (a
+ * copy by hard links): this name is removed, and the file is not changed. */
 static int is_unshared(int fd, const char *path, int *unshared) {
   int others = 0;
   CH_TRY(ch_is_named(fd, path, unshared));
@@ -45,8 +45,8 @@ static int is_unshared(int fd, const char *path, int *unshared) {
   return unlink(path) && errno != ENOENT ? ch_error_errno("%s: cannot be removed", path) : CHOIR_OK;
 }
 
-/* The locked file. Whoever failed in a new directory removes the lock with it: what has lost its name meanwhile is
- * opened anew. */
+/* Opens and locks the lock file. A process that failed in a new directory removes its lock: if the opened file has
+ * lost its name meanwhile, the file is opened again. */
 static int open_locked(const char *directory, const char *path, int *fd) {
   for (int unshared = 0; !unshared;) {
     int code = ch_open_regular(path, O_RDWR | O_CREAT, fd);
@@ -76,7 +76,7 @@ int ch_lock_take(const char *directory, int *lock) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   CH_TRY(open_locked(directory, path, &fd));
   int code = check_lock(fd, path), length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-  errno = ENOSPC; /* of a short write */
+  errno = ENOSPC; /* the errno of a short write */
   if (!code && (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length))
     code = ch_begin_error(errno, path, "written");
   if (code) return close(fd), code;
@@ -86,7 +86,7 @@ int ch_lock_take(const char *directory, int *lock) {
 
 void ch_lock_release(int lock) { close(lock); }
 
-/* Cuts the last name off a path of that size, and slashes behind it or twice in a row. */
+/* Removes the last component of a path of that size, and slashes after it or in a row. */
 static size_t cut_name(char *path, size_t size) {
   while (size && path[size - 1] == '/') size--;
   while (size && path[size - 1] != '/') size--;
@@ -94,7 +94,7 @@ static size_t cut_name(char *path, size_t size) {
   return size;
 }
 
-/* How much of the path is there already, or may be: of that nothing is removed. */
+/* Length of the longest prefix of the path that exists or may exist; cleanup never removes it. */
 static size_t standing(const char *path) {
   char part[4096];
   size_t size = (size_t)snprintf(part, sizeof part, "%s", path);
@@ -102,13 +102,13 @@ static size_t standing(const char *path) {
   return size;
 }
 
-/* Removes what is empty of the directories from `path` up to those that were there before. */
+/* Removes empty directories from `path` up to those that existed before. */
 static void remove_made(char *path, size_t kept) {
   for (size_t size = strlen(path); size > kept && !rmdir(path);) size = cut_name(path, size);
 }
 
-/* For ch_list: removes an empty directory, or lets it be; anything else except the lock is an error, so that the
- * directory that it is in stays. */
+/* For ch_list: removes an empty directory if possible; any other entry except the lock is an error, so that the
+ * parent directory is kept. */
 static int remove_empty(void *directory, const char *name) {
   return !strcmp(name, CH_LOCK) || !rmdir(CH_IN(directory, name)) ? CHOIR_OK : CHOIR_ERROR_BUSY;
 }
@@ -118,17 +118,17 @@ static int keep_directory(void *directory, const char *name) {
   return lstat(CH_IN(directory, name), &status) || !S_ISDIR(status.st_mode) ? CHOIR_ERROR_BUSY : CHOIR_OK;
 }
 
-/* Whether the directory was not there before. */
+/* Whether the reservation created the directory. */
 static int is_new(const ch_reservation *reservation) { return reservation->stood < strlen(reservation->path); }
 
-/* Removes what the reservation made: the lock, the inner directory, the directory and its parents. */
+/* Removes everything that the reservation created: the lock, the inner directory, the directory and its parents. */
 static void remove_new(ch_reservation *reservation) {
   if (reservation->makes_lock) unlink(CH_IN(reservation->path, CH_LOCK));
   if (*reservation->inner) rmdir(reservation->inner);
   remove_made(reservation->path, reservation->stood);
 }
 
-/* choir makes the inner directory before the lock: a lock without that directory is somebody else's file. */
+/* choir creates the inner directory before the lock: a lock without that directory is a user's file. */
 static int check_stranger(const ch_reservation *reservation, int known) {
   const char *path = CH_IN(reservation->path, CH_LOCK);
   if (reservation->makes_lock || known || !*reservation->inner) return CHOIR_OK;
@@ -155,7 +155,7 @@ int ch_reservation_take(ch_reservation *reservation, const char *path, const cha
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   reservation->stood = standing(path);
   int code = take(reservation, inner, known);
-  if (code && code != CHOIR_ERROR_BUSY) remove_new(reservation); /* BUSY: somebody has it meanwhile */
+  if (code && code != CHOIR_ERROR_BUSY) remove_new(reservation); /* BUSY: another process has locked it meanwhile */
   return code;
 }
 

@@ -26,8 +26,8 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
   return remove(path);
 }
 
-/* Finds an entry of the directory other than the mark; name [NAME_MAX + 1]. Returns 1, 0 if there is none, -1 if the
- * directory cannot be read. */
+/* Finds an entry of the directory other than the mark file; name [NAME_MAX + 1]. Returns 1, 0 if there is none, -1
+ * if the directory cannot be read. */
 static int find_entry(const char *path, char *name) {
   DIR *stream = opendir(path);
   const struct dirent *entry = NULL;
@@ -41,9 +41,9 @@ static int find_entry(const char *path, char *name) {
   return found;
 }
 
-/* Removes the mark last, and only after everything else is gone: if the directory cannot be read to its end, the next
- * writer beside it finds the mark and tries again. Closes `lock`, the mark's descriptor, first, because a process at
- * its limit of open files needs that one to read the directory. */
+/* Removes a staging directory, the mark file last: if the directory cannot be read completely, the next writer finds
+ * the mark and tries again. First closes `lock`, the mark's descriptor, because a process at its limit of open files
+ * needs one to read the directory. */
 static void remove_marked(const char *path, int lock) {
   char name[NAME_MAX + 1];
   int found;
@@ -55,21 +55,22 @@ static void remove_marked(const char *path, int lock) {
   rmdir(path);
 }
 
-/* How many bytes of the mark's words a file holds; -1: others. */
+/* The number of bytes of the mark's text that a file has; -1: the file has another text. */
 static ssize_t words_in(int fd) {
   char text[sizeof WORDS];
   ssize_t n = pread(fd, text, sizeof text, 0);
   return n > (ssize_t)sizeof WORDS - 1 || (n > 0 && memcmp(text, WORDS, (size_t)n)) ? -1 : n;
 }
 
-/* Opens a new mark, locked before it has its words: nobody else can take it for a dead one's in between. 0, -1 with
- * errno. */
+/* Creates a new mark and locks it before writing its text, so that no other process takes it for the mark of a dead
+ * process. 0, or -1 with errno. */
 static int make_mark(ch_temporary *t) {
   struct stat opened, there;
   t->lock = open(CH_IN(t->path, MARK), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (t->lock < 0) return -1;
-  if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return -1; /* without locks nothing is ever cleaned */
-  /* Between open and flock another process may have taken the mark for a dead one's and removed it. */
+  if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    return -1; /* on file systems without locks, leftovers are never removed */
+  /* Between open and flock another process may have taken the mark for a dead process's and removed it. */
   if (fstat(t->lock, &opened) || lstat(CH_IN(t->path, MARK), &there)) return -1;
   if (opened.st_dev != there.st_dev || opened.st_ino != there.st_ino) return errno = ENOENT, -1;
   ssize_t n = write(t->lock, WORDS, sizeof WORDS - 1);
@@ -79,11 +80,11 @@ static int make_mark(ch_temporary *t) {
 }
 
 /* ---- hosts ----
- * Locks of some file systems do not reach other hosts (Lustre with localflock, NFS with nolock): there a living maker
- * elsewhere looks dead. So the number in the name says which host made it: two hashes, of the running kernel, which
- * containers share, and of the host's name, which outlives a reboot. */
+ * Locks of some file systems do not reach other hosts (Lustre with localflock, NFS with nolock): there a live process
+ * on another host looks dead. So the number in the name identifies the host by two hashes: of the running kernel, which
+ * containers share, and of the host's name, which survives a reboot. */
 
-enum { COUNTED = 1000000 }; /* the number is the host's times this and a count */
+enum { COUNTED = 1000000 }; /* the number is the host's hash times this, plus a counter */
 
 static uint64_t hash_text(const char *text, size_t size) { return size ? XXH64(text, size, 0) >> 48 | 1 : 0; }
 
@@ -100,7 +101,8 @@ static uint64_t host_number(void) {
   return atomic_load(&known);
 }
 
-/* Whether this host made a temporary of that number; those of earlier versions name no host, and locks decide. */
+/* Whether this host made a temporary with that number; names of earlier versions do not identify a host, so locks
+ * decide. */
 static int is_of_this_host(const char *number) {
   uint64_t maker = strtoull(number, NULL, 10) / COUNTED, same = maker ^ host_number();
   return maker >> 32 != 1 || (!(same & 0xFFFF) && maker & 0xFFFF) || (!(same & 0xFFFF0000) && maker & 0xFFFF0000);
@@ -117,8 +119,8 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
     if (made) t->path[0] = 0;
     if (!made && !make_mark(t)) return 0;
     ch_temporary_remove(t);
-    /* A process of our number in another container, or earlier, has the name; or it was cleaned before it was marked.
-     */
+    /* The name is used by a process with the same id in another container, or by an earlier one; or the directory
+     * was removed before it was marked. */
     if (errno != (made ? EEXIST : ENOENT) && errno != EWOULDBLOCK) break;
   }
   return -1;
@@ -142,7 +144,7 @@ void ch_temporary_remove(ch_temporary *t) {
   errno = number;
 }
 
-/* PREFIX, digits, '-', digits: made by this host. */
+/* Whether the name is PREFIX, digits, '-', digits, made by this host. */
 static int has_our_name(const char *name) {
   size_t length = sizeof PREFIX - 1;
   if (strncmp(name, PREFIX, length)) return 0;
@@ -152,7 +154,8 @@ static int has_our_name(const char *name) {
          is_of_this_host(rest + 1);
 }
 
-/* A directory of that name, ours and without a living maker. One without a whole mark goes only if it is empty. */
+/* Removes a staging directory of this host whose process is dead. A directory without a complete mark is removed
+ * only if it is empty. */
 static void remove_if_dead(const char *path) {
   struct stat status;
   const char *mark = CH_IN(path, MARK);
@@ -201,7 +204,7 @@ void ch_path_parent(const char *path, char *parent, size_t size) {
 }
 
 int ch_path_resolve(const char *path, char *target, size_t size) {
-  enum { MAX = 40 }; /* as the kernel */
+  enum { MAX = 40 }; /* the kernel's limit */
   char link[4096], parent[4096];
   int length = snprintf(target, size, "%s", path);
   while (length > 1 && length < (int)size && target[length - 1] == '/') target[--length] = 0;
@@ -209,7 +212,7 @@ int ch_path_resolve(const char *path, char *target, size_t size) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable name (%d bytes)", path, length);
   for (int i = 0; i < MAX; i++) {
     ssize_t n = readlink(target, link, sizeof link - 1);
-    if (n < 0) return CHOIR_OK; /* no link; what else is wrong is found when it is opened */
+    if (n < 0) return CHOIR_OK; /* not a link; other errors are found when the path is opened */
     link[n] = 0;
     ch_path_parent(target, parent, sizeof parent);
     length = *link == '/' ? snprintf(target, size, "%s", link) : snprintf(target, size, "%s/%s", parent, link);
@@ -244,7 +247,7 @@ static int is_directory(int fd) {
   return !fstat(fd, &status) && S_ISDIR(status.st_mode);
 }
 
-/* Opened for reading: enough for fsync, files and directories alike. */
+/* Opens read-only, which is enough for fsync of files and directories. */
 int ch_sync(const char *path) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;

@@ -12,16 +12,16 @@
 #include "file/file.h"
 #include "file/json.h"
 
-enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
+enum { HEADER_LIMIT = 100000000 }; /* the limit of the safetensors library */
 
 /* The state of one call of the reader. */
 typedef struct tensors_reader {
-  const char *name; /* of the file */
+  const char *name; /* file name */
   const char *header;
   size_t header_bytes;
   const char *data;
   size_t data_bytes;
-  int mapped; /* pages may be dropped after reading, since the file still has them */
+  int mapped; /* pages may be dropped after reading, because they can be read from the file again */
 } tensors_reader;
 
 /* ---- element types ---- */
@@ -69,7 +69,7 @@ static int read_dtype(const tensors_reader *r, const char *key, const json_t *va
   return CHOIR_OK;
 }
 
-/* An array of at most `most` integers from 0 up. */
+/* Reads an array of at most `max` integers from 0 up. */
 static int read_integers(const json_t *array, int max, int64_t *values, int *count) {
   if (!json_is_array(array) || json_array_size(array) > (size_t)max) return 0;
   *count = (int)json_array_size(array);
@@ -109,7 +109,7 @@ static int read_tensor(const tensors_reader *r, const char *key, const json_t *e
 
 /* ---- the header ---- */
 
-/* Locates the header by its length, the file's first 8 bytes. */
+/* Finds the header by its length, the file's first 8 bytes. */
 static int find_header(tensors_reader *r, const char *data, size_t size) {
   uint64_t length;
   if (size < CH_TENSORS_LENGTH_BYTES)
@@ -151,10 +151,10 @@ static int read_metadata(const tensors_reader *r, json_t *metadata, choir_tensor
 static int by_place(const void *a, const void *b) {
   const choir_tensor *s = a, *t = b;
   if (s->data != t->data) return s->data < t->data ? -1 : 1;
-  return (s->bytes > t->bytes) - (s->bytes < t->bytes); /* empty ones first: they take no room */
+  return (s->bytes > t->bytes) - (s->bytes < t->bytes); /* empty tensors first: they take no space */
 }
 
-/* Tensors must cover the data without overlap, gap or rest: nothing can hide in the file. */
+/* Checks that the tensors cover the data without overlap, gap or rest, so that nothing can hide in the file. */
 static int check_cover(const tensors_reader *r, const choir_tensors *t) {
   const char *end = r->data;
   for (int i = 0; i < t->count; i++) {
@@ -193,7 +193,7 @@ static int damaged(const tensors_reader *r, const char *part) {
                   r->name, part);
 }
 
-/* Hashes the data and drops the pages behind it, because the loaded model may need nearly all memory. */
+/* Hashes the data and drops its pages, because the loaded model may need nearly all memory. */
 static uint64_t hash_data(const tensors_reader *r) {
   const size_t max = (size_t)64 << 20;
   XXH64_state_t state;
@@ -206,7 +206,8 @@ static uint64_t hash_data(const tensors_reader *r) {
   return XXH64_digest(&state);
 }
 
-/* A file with either key is choir's and must have both: so no flipped bit can make it look like another program's. */
+/* A file of choir must have both checksums; with only one it is refused, so that no flipped bit makes it look like
+ * another program's file. */
 static int check_hashes(const tensors_reader *r, const choir_tensors *t, int verify) {
   const char *header = choir_tensors_metadata(t, CH_TENSORS_HEADER_KEY);
   const char *data = choir_tensors_metadata(t, CH_TENSORS_DATA_KEY);
@@ -227,7 +228,7 @@ static int check_hashes(const tensors_reader *r, const choir_tensors *t, int ver
   return CHOIR_OK;
 }
 
-/* ---- opening and looking ---- */
+/* ---- opening files, finding tensors ---- */
 
 static int parse(const void *data, size_t size, const char *name, int mapped, int verify, choir_tensors **tensors) {
   tensors_reader r = {.name = name, .mapped = mapped};

@@ -37,16 +37,16 @@ int ch_tensors_kind(const char *name, const char *whole) {
   return strcmp(name + stem + end, CH_TENSORS_SUFFIX) ? CH_KIND_OTHER : CH_KIND_PART;
 }
 
-/* An index while it is read. */
+/* An index being read. */
 typedef struct set {
-  const char *name; /* of the index */
+  const char *name; /* name of the index */
   const json_t *map;
-  json_t *files; /* their names, each once, in the order of the map */
+  json_t *files; /* names of its files, each once, in the order of the map */
   int count;
   choir_tensors **file;
 } set;
 
-/* A name without directories: an index cannot make choir read elsewhere. */
+/* Checks that a file name has no directories, so that an index cannot make choir read other directories. */
 static int check_name(const set *s, const char *tensor, const char *file) {
   size_t length = file ? strlen(file) : 0;
   if (length > SUFFIX_BYTES && !strchr(file, '/') && !strcmp(file + length - SUFFIX_BYTES, CH_TENSORS_SUFFIX))
@@ -69,7 +69,7 @@ static int list_files(set *s) {
 }
 
 /* Checks that the index maps every tensor of `file` to that file, and counts them. Files of other programs may have
- * more, which nobody reads. */
+ * further tensors, which are ignored. */
 static int check_file(const set *s, int foreign, const char *file, const choir_tensors *tensors, size_t *count) {
   for (int i = 0; i < tensors->count; i++) {
     const char *tensor = tensors->tensor[i].name, *said = json_string_value(json_object_get(s->map, tensor));
@@ -84,7 +84,7 @@ static int check_file(const set *s, int foreign, const char *file, const choir_t
   return CHOIR_OK;
 }
 
-/* Files of choir belong to one index: those of two checkpoints do not mix. */
+/* Checks that choir's files belong to this index, so that files of two checkpoints are not mixed. */
 static int check_header(const set *s, const json_t *headers, const char *file, const choir_tensors *tensors) {
   const char *have = choir_tensors_metadata(tensors, CH_TENSORS_HEADER_KEY);
   const char *want = json_string_value(json_object_get(headers, file));
@@ -109,7 +109,7 @@ static int open_files(set *s, const json_t *headers, ch_tensors_opener open, voi
                   json_object_size(s->map), tensors);
 }
 
-/* Takes all that the index names. */
+/* Collects all tensors that the index names. */
 static int merge(const set *s, choir_tensors *all) {
   int maps = 0, count = 0;
   for (int f = 0; f < s->count; f++) maps += s->file[f]->maps, count += s->file[f]->count;
@@ -126,7 +126,7 @@ static int merge(const set *s, choir_tensors *all) {
   return ch_names_build(&all->names, all->count, all->tensor->name, sizeof *all->tensor);
 }
 
-/* Of an index of choir's the sum is right; other programs' may be of another type or of before a change. */
+/* The total size in choir's index must be correct; other programs' may be for another element type or outdated. */
 static int check_total(const choir_tensors *all, const char *name, const json_t *total, int foreign) {
   json_int_t bytes = 0;
   for (int i = 0; i < all->count; i++) bytes += (json_int_t)all->tensor[i].bytes;
@@ -222,7 +222,7 @@ void ch_tensors_file_path(const char *path, int f, int files, char *out) {
              CH_TENSORS_SUFFIX);
 }
 
-/* The file has the tensors of its part, and nothing else. */
+/* Checks that a file has exactly the tensors of its part. */
 static int check_written(const choir_tensors *file, const char *path, const choir_tensor *tensor, int count) {
   int same = choir_tensors_count(file) == count;
   for (int i = 0; i < count && same; i++) {

@@ -10,7 +10,7 @@
 #include "file/json.h"
 #include "file/tensors.h"
 
-/* The file's tensors in their order: larger elements first, otherwise as given, so that all data is aligned without
+/* The order of tensors in the file: larger elements first, otherwise as given, so that all data is aligned without
  * gaps. */
 typedef struct tensors_plan {
   const char *path;
@@ -18,7 +18,7 @@ typedef struct tensors_plan {
   void *context;
   const choir_tensor **tensor;
   int count;
-  char *header; /* its 8 bytes of length, then JSON, then spaces to a multiple of 8 */
+  char *header; /* 8 bytes of length, then JSON, then spaces up to a multiple of 8 */
   size_t header_bytes;
 } tensors_plan;
 
@@ -34,7 +34,7 @@ static int check_tensor(const tensors_plan *p, const choir_tensor *t) {
   return CHOIR_OK;
 }
 
-/* Largest elements first; a selection by size keeps the given order among equals. */
+/* Sorts by element size, largest first; a selection by size keeps the given order among equals. */
 static int order(tensors_plan *p, const choir_tensor *tensors, int count) {
   for (int i = 0; i < count; i++) CH_TRY(check_tensor(p, &tensors[i]));
   CH_TRY(CH_ALLOC(&p->tensor, count, "the tensors of %s", p->path));
@@ -44,7 +44,7 @@ static int order(tensors_plan *p, const choir_tensor *tensors, int count) {
   return CHOIR_OK;
 }
 
-/* Adds a member that must be new. Takes over `value`; NULL stands for text that is not UTF-8. */
+/* Adds a member that must be new. Takes over `value`; NULL means text that is not UTF-8. */
 static int put(const tensors_plan *p, json_t *object, const char *key, json_t *value) {
   if (json_object_get(object, key)) {
     json_decref(value);
@@ -95,7 +95,7 @@ static int lay_out(tensors_plan *p, const json_t *root) {
   return p->header ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", p->path);
 }
 
-/* The checksums in the header, the data's and then its own. */
+/* Writes the checksums into the header, first the data's, then the header's. */
 static void seal(const tensors_plan *p, uint64_t data) {
   char *first = p->header + CH_TENSORS_LENGTH_BYTES + sizeof CH_TENSORS_OPENING - 1, digits[CH_HEX_BYTES];
   char *second = first + CH_TENSORS_DIGITS + sizeof CH_TENSORS_BETWEEN - 1;
