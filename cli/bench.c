@@ -1,4 +1,4 @@
-/* choir bench: what this machine can do, and how much of it choir uses. */
+/* choir bench: the peak rates of this machine, and the share of them that choir reaches. */
 #include "bench/bench.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "cli.h"
 
 static ch_bench_options o;
-static json_t *rows; /* of all cases, with --json */
+static json_t *rows; /* results of all cases, with --json */
 static int json, parts;
 
 static json_t *json_peak(const ch_peak *p) {
@@ -31,12 +31,12 @@ static json_t *json_row(const ch_bench_result *r) {
                    "note", r->note);
 }
 
-/* Least time of a token over that of another result's. */
+/* The minimum time per token, relative to that of another result. */
 static double token_ratio(const ch_bench_result *r, const ch_bench_result *first) {
   return r->min_seconds / (double)r->tokens / (first->min_seconds / (double)first->tokens);
 }
 
-enum { MORE = 10, PROBLEM = 51 }; /* columns at which more lines of a row, and its problem begin */
+enum { MORE = 10, PROBLEM = 51 }; /* columns at which a row's further lines and its problem begin */
 
 static void print_figures(const ch_bench_result *r) {
   char text[512];
@@ -84,7 +84,8 @@ static void print_head(const ch_peak *p) {
   fflush(stdout);
 }
 
-/* Reports a case that this machine cannot run. Not a failure: a list of all cases includes bf16 ones on any machine. */
+/* Reports a case that this machine cannot run. This is not a failure: a list of all cases includes bf16 ones on any
+ * machine. */
 static void pass_over(const char *problem) {
   if (json)
     json_array_append_new(
@@ -93,7 +94,7 @@ static void pass_over(const char *problem) {
     cli_print(2, "%s: %s", problem, choir_error_message());
 }
 
-/* A wrong result is a failure, however fast: NaN, or far from the reference. */
+/* Runs one case. A wrong result is a failure, however fast: NaN, or far from the reference. */
 static int one(const char *problem, const ch_bench_result *first, ch_bench_result *result) {
   int code = ch_bench_run(problem, &o, result);
   if (code == CHOIR_ERROR_UNSUPPORTED) return pass_over(problem), 0;
@@ -108,8 +109,8 @@ static int one(const char *problem, const ch_bench_result *first, ch_bench_resul
   return isfinite(result->error) ? 0 : cli_fail_with("%s: the result is not finite", result->problem);
 }
 
-/* What Amdahl's law says of more threads: a share of one thread's time stays on a single thread. It is a bound:
- * barriers and the memory cost more. */
+/* Amdahl's law for more threads: the part of one thread's time that stays serial. An upper bound of the speed:
+ * barriers and memory cost more. */
 static void print_forecast(double ratio, int threads) {
   double serial = fmax(0, (ratio * threads - 1) / (threads - 1));
   cli_print(
@@ -119,7 +120,7 @@ static void print_forecast(double ratio, int threads) {
       MORE, "", 1 / ratio / threads, threads, 100 * serial, 1 / (1 + 15 * serial));
 }
 
-/* A problem by 1, 2, 4, ... threads, at last by as many as the user asks for. */
+/* Runs a problem with 1, 2, 4, ... threads, and finally with as many as the user requests. */
 static int by_threads(const char *problem) {
   ch_peak peak;
   const ch_bench_options kept = o;
@@ -138,7 +139,7 @@ static int by_threads(const char *problem) {
   return status;
 }
 
-/* All problems of a group, with what the user sets after each: the last value of a key counts. */
+/* Runs all problems of a group, with the user's values appended: the last value of a key counts. */
 static int all_of(const ch_bench_group *group, const char *set) {
   ch_bench_result first = {0}, other;
   int status = 0;
@@ -158,7 +159,7 @@ static const ch_bench_group *find_group(const char *problem) {
   return group->name ? group : NULL;
 }
 
-/* Puts the operands together to problems: a word without "=" starts one, "moe n=64 d=8 gelu count=9" being two. */
+/* Joins the operands into problems: a word without "=" starts one; "moe n=64 d=8 gelu count=9" is two. */
 static int next_problem(int count, const char *const *words, int *at, char *problem, size_t size) {
   if (*at >= count) return 0;
   size_t used = (size_t)snprintf(problem, size, "%s", words[(*at)++]);
@@ -178,7 +179,7 @@ static int all(int count, const char *const *operands) {
   return status;
 }
 
-/* Refuses what is no case and no group before anything is measured; what is wrong with a case is found when it runs. */
+/* Refuses unknown cases and groups before anything is measured; errors in a case's values are found when it runs. */
 static int check_names(int count, const char *const *operands) {
   char problem[CH_BENCH_TEXT];
   int at = 0;

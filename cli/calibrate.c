@@ -1,4 +1,4 @@
-/* choir calibrate: thresholds for a kind of text. */
+/* choir calibrate: computes thresholds for a kind of text. */
 #include "cli.h"
 
 static struct {
@@ -8,11 +8,11 @@ static struct {
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
 typedef struct {
-  double loss, experts; /* the latter: that a token has on average */
+  double loss, experts; /* experts: mean per token */
   int64_t tokens;
 } calibration;
 
-/* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
+/* Evaluates with a routing (NULL: the model's own); calibrate: the model's thresholds are then set from this text. */
 static int evaluate_routing(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                             calibration *e) {
   if (choir_model_set_routing(model, routing)) return cli_fail();

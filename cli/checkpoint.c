@@ -1,4 +1,4 @@
-/* Opens checkpoints: a run directory means its newest one. */
+/* Opens checkpoints; a run directory stands for its newest one. */
 #include <limits.h>
 #include <string.h>
 
@@ -23,7 +23,8 @@ int cli_with_model(const char *checkpoint, choir_model_options *run, const char 
 int cli_rounds_weights(const choir_model_options *run) { return run->compute && !strcmp(run->compute, "q8_0"); }
 
 int cli_data_of_run(const char *path, const char **data) {
-  static const char *const places[] = {CH_RUN_DATA, "../../" CH_RUN_DATA}; /* of a run; of a checkpoint in one */
+  static const char *const places[] = {
+      CH_RUN_DATA, "../../" CH_RUN_DATA}; /* relative to a run directory; to a checkpoint in a run */
   int there;
   for (int i = 0; i < 2; i++) {
     char file[PATH_MAX];
@@ -34,6 +35,6 @@ int cli_data_of_run(const char *path, const char **data) {
     if (there) return (*data = cli_read_file(file, &size)) ? 0 : CLI_FAILED;
   }
   char found[PATH_MAX];
-  if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* not a run: says so */
+  if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* not a run: the error says so */
   return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
 }

@@ -1,4 +1,4 @@
-/* The verbs of the program share these: option tables, help, progress, numbers for people and for JSON. */
+/* Shared by the program's verbs: option tables, help, progress, numbers as text and as JSON. */
 #ifndef CHOIR_CLI_H
 #define CHOIR_CLI_H
 
@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "choir/choir.h"
 
-/* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
+/* Exit statuses other than 0. INTERRUPTED: stopped on request, and saved; SILENT: another rank did not respond. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
 
 /* An option that may be given several times. `at` counts the operands before each occurrence, so that
@@ -27,9 +27,9 @@ typedef enum {
   CLI_FLAG,   /* int: 1 when given */
   CLI_TEXT,   /* const char * */
   CLI_PATH,   /* const char *, a directory, or a file that is no pipe */
-  CLI_NEW,    /* const char *, a directory to make */
+  CLI_NEW,    /* const char *, a directory to create */
   CLI_INPUT,  /* const char *, a file that is read; "-": standard input */
-  CLI_SMALL,  /* the same, of CLI_SMALL_BYTES at most: JSON that people write */
+  CLI_SMALL,  /* as CLI_INPUT, at most CLI_SMALL_BYTES: JSON that people write */
   CLI_OUTPUT, /* const char *, a file that is written; "-": standard output */
   CLI_CHOICE, /* const char *; the argument's name lists the choices, "fp32|bf16" */
   CLI_INT,    /* int, not negative */
@@ -41,7 +41,7 @@ typedef enum {
 /* One row drives parsing, help and the manual page. */
 typedef struct cli_option {
   const char *name;     /* without the dashes; NULL ends a table */
-  const char *argument; /* its name in help; NULL for a flag */
+  const char *argument; /* name of the value in help; NULL for a flag */
   cli_kind kind;
   void *target;
   const char *fallback; /* the default, as the user would type it; NULL: none */
@@ -52,7 +52,7 @@ typedef struct cli_option {
 typedef struct cli_verb {
   const char *name;     /* "train", or two words: "data build" */
   const char *operands; /* as help shows them: "[FILE...]"; "" for none */
-  int min, max;         /* operands; most -1: any number */
+  int min, max;         /* number of operands; max -1: no limit */
   const char *summary;  /* one line */
   const char *details;  /* paragraphs, separated by an empty line */
   const cli_option *options;
@@ -68,80 +68,87 @@ typedef struct cli_verb {
 
 /* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
-extern const cli_verb cli_study;          /* takes its words as they are */
+extern const cli_verb cli_study;          /* parses its own words */
 
 /* options.c */
-/* What stands at words[0]: an operand; "--", behind which all are operands; --help; an option, whose value is the rest
- * of the word or the next one; or a dash that begins no option. */
+/* The kind of words[0]: an operand; "--", after which all words are operands; --help; an option, whose value is the
+ * rest of the word or the next word; or an unknown word beginning with a dash. */
 typedef enum { CLI_WORD_OPERAND, CLI_WORD_END, CLI_WORD_HELP, CLI_WORD_OPTION, CLI_WORD_UNKNOWN } cli_word_kind;
 typedef struct cli_word {
   cli_word_kind kind;
-  int words;                /* that it takes */
-  const char *name;         /* of an option, without dashes, `length` bytes */
-  size_t length;            /* the value is not in it */
-  const cli_option *option; /* its name is NULL: the verb has no such option */
-  const char *value;        /* NULL: none */
+  int words;                /* number of words that it consumes */
+  const char *name;         /* option name without dashes, `length` bytes */
+  size_t length;            /* the length excludes the value */
+  const cli_option *option; /* name NULL: the verb has no such option */
+  const char *value;        /* NULL: no value */
 } cli_word;
-cli_word cli_read_word(const cli_verb *verb, char **words, int left); /* the one reader of words */
-int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
+cli_word cli_read_word(const cli_verb *verb, char **words, int left); /* the only parser of words */
+int cli_parse(const cli_verb *verb, int count,
+              char **words); /* sets the options' targets, runs the verb, returns its exit status */
 
 /* say.c */
-void cli_say_for(const cli_verb *verb);                                       /* later messages start with its name */
-int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
-void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
-const char *cli_said(void);                /* the last message, also of a silent one */
+void cli_say_for(const cli_verb *verb); /* later messages start with the verb's name */
+int cli_usage(const char *format, ...)
+    __attribute__((format(printf, 1, 2))); /* prints a usage error; returns CLI_USAGE */
+void cli_be_silent(void);                  /* no further output: of several ranks only one prints */
+const char *cli_said(void);                /* the last message, also if it was not printed */
 void cli_print_notices(const char *lines); /* on standard error, each after the verb's name */
-int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
-int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
-/* Text from files or models: a terminal shows it and does not obey it. */
-void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
-void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
-const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
-size_t cli_json_flags(void);                                 /* of jansson, for standard output */
+int cli_fail(void);                        /* prints the library's error message; returns CLI_FAILED */
+int cli_fail_with(const char *format, ...)
+    __attribute__((format(printf, 1, 2))); /* prints the given message; returns CLI_FAILED */
+/* Text from files or models: escaped, so that a terminal shows control characters and does not execute them. */
+void cli_show_as(
+    const char *path,
+    const char *name); /* show `path`, a temporary path, as `name`, which the user gave; both strings must stay valid */
+void cli_put_text(FILE *out, const char *text, size_t size); /* keeps line ends and tabs */
+const char *cli_shown(const char *name);                     /* a name, for standard output; valid for a few calls */
+size_t cli_json_flags(void);                                 /* flags of json_dumps for standard output */
 
-/* ranks.c: of several processes that mpirun or srun started */
-const choir_ranks *cli_ranks(void);        /* this one's; NULL: alone */
-int cli_ranks_speak(void);                 /* nonzero: what it prints is seen */
-int cli_ranks_first(void);                 /* nonzero: it speaks, and writes what is to be written */
-int cli_ranks_agree(int status);           /* the worst of all, which the first one says */
-int cli_ranks_join(const cli_verb *verb);  /* which may be NULL; an exit status */
+/* ranks.c: several processes started by mpirun or srun */
+const choir_ranks *cli_ranks(void);        /* of this process; NULL: a single process */
+int cli_ranks_speak(void);                 /* nonzero: output of this rank is printed */
+int cli_ranks_first(void);                 /* nonzero: the first rank, which prints and writes files */
+int cli_ranks_agree(int status);           /* the worst status of all ranks; the first rank prints its error */
+int cli_ranks_join(const cli_verb *verb);  /* verb may be NULL; returns an exit status */
 int cli_ranks_check(const cli_verb *verb); /* refuses to run a single-process verb on several ranks */
-int cli_ranks_help(const char *what);      /* whether all want this help, which the first prints; an exit status */
+int cli_ranks_help(const char *what); /* checks that all ranks request the same help; the first one prints it; returns
+                                         an exit status */
 void cli_ranks_leave(void);
 extern int cli_verbose_ranks;                         /* --verbose-ranks */
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
 extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
-/* Checks these options, if the words before were right; all ranks hear it; exit status. */
+/* Checks these options if the preceding words were valid; all ranks learn the result; returns an exit status. */
 int cli_ranks_take_options(const cli_verb *verb, int status);
-int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
+int cli_ranks_no_pipe(const char *path); /* refuses "-" if there are several ranks; returns an exit status */
 
-/* files.c: what inputs name. Zeros begin an empty list. */
+/* files.c: the files that inputs name. Initialize with zeros. */
 typedef struct cli_files {
-  const char **names; /* runs that end in NULL */
-  ch_buffer list;     /* of which they are made */
+  const char **names; /* NULL-terminated lists, one after the other */
+  ch_buffer list;     /* memory of the lists */
 } cli_files;
-/* A file, or the files below a directory whose names match `pattern` (NULL: all), in the order of their names; an exit
- * status. */
+/* Adds a file, or the files below a directory whose names match `pattern` (NULL: all), sorted by name; returns an
+ * exit status. */
 int cli_files_add(cli_files *files, const char *path, const char *pattern);
-int cli_files_end(cli_files *files); /* ends a run */
+int cli_files_end(cli_files *files); /* ends a list */
 void cli_files_free(cli_files *files);
 #define CLI_PATTERN(target) \
   { "pattern", "GLOB", CLI_TEXT, target, NULL, "in directories, read only files whose names match, such as '*.txt'", 0 }
 
 /* start.c */
-int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
+int cli_start(void); /* prepares the process (streams, signals); returns an exit status, 0: ready */
 
-/* plugin.c: --plugin, an option of every verb. Its files are loaded before the verb joins other ranks, and before any
+/* plugin.c: --plugin, an option of every verb. Plug-ins are loaded before the verb joins other ranks and before any
  * config is read. */
 extern const cli_option cli_plugin_option;
-int cli_add_plugin(const char *file);  /* a value of it, NULL: it has none; an exit status */
-int cli_plugin_count(void);            /* values that were added */
-int cli_load_plugins(void);            /* loads these files; an exit status */
-const char *cli_plugins_shown(void);   /* " --plugin FILE" of each, for commands to go on with */
-int cli_load_python(const char *file); /* plugin_python.c: routers of a file of Python; an exit status */
+int cli_add_plugin(const char *file); /* a value of --plugin, NULL: missing; returns an exit status */
+int cli_plugin_count(void);           /* number of values added */
+int cli_load_plugins(void);           /* loads these plug-ins; returns an exit status */
+const char *cli_plugins_shown(void);  /* " --plugin FILE" for each, to append to suggested commands */
+int cli_load_python(
+    const char *file); /* plugin_python.c: loads routers defined in a Python file; returns an exit status */
 
-/* python.c: becomes Python with a module of the package; what: the command, for messages; needed: modules, by commas.
- * It returns, with an exit status, where it fails. */
+/* python.c: replaces this process by Python running a module of the package; what: the command, for messages;
+ * needed: required modules, separated by commas. Returns an exit status only on failure. */
 int cli_python(const char *what, const char *module, const char *needed, int count, const char *const *words);
 
 /* help.c */
@@ -150,7 +157,7 @@ void cli_help(FILE *out);         /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
-void cli_help_routers(FILE *out);                    /* all routers and their options */
+void cli_help_routers(FILE *out);                    /* all routers with their options */
 void cli_help_router(FILE *out, const char *name);
 void cli_help_config(FILE *out, const char *name);
 
@@ -160,19 +167,19 @@ int cli_completion(const char *shell); /* prints a script for "bash" or "zsh" */
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 
-/* layout.c: what verbs print fits the terminal: COLUMNS columns where that is set, otherwise the terminal's, or 80. */
+/* layout.c: output fits the terminal: the number of columns in COLUMNS if set, otherwise the terminal's, or 80. */
 int cli_columns(FILE *out);
-int cli_wraps(FILE *out); /* nonzero: lines of messages wrap; zero for a file or a pipe, without COLUMNS */
-#define CLI_TIE "\x1F"    /* a blank at which no line breaks */
-int cli_width(const char *text, size_t size); /* columns that it takes */
-/* Wraps text; its first line starts at column `at`, the others at `indent`. cli_wrap ends the line. */
+int cli_wraps(FILE *out); /* nonzero: lines of messages wrap; zero for a file or a pipe, unless COLUMNS is set */
+#define CLI_TIE "\x1F"    /* a space at which lines do not break */
+int cli_width(const char *text, size_t size); /* width in columns */
+/* Wraps text; its first line starts at column `at`, the others at `indent`. cli_wrap ends the last line. */
 void cli_wrap(FILE *out, const char *text, int at, int indent);
 void cli_wrap_at(FILE *out, const char *text, int at, int indent, int columns);
-/* Text in which no line breaks, such as a command to copy; good for a few calls. */
+/* Text whose lines do not break, such as a command to copy; valid for a few calls. */
 const char *cli_whole(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A paragraph on standard output: lines after the first start at `indent`, the first where its own blanks say. */
+/* A paragraph on standard output: lines after the first start at `indent`, the first after its own leading spaces. */
 void cli_print(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* table.c: a table on standard output. Columns with nothing but dashes are left out, and the last one wraps if it is
+/* table.c: a table on standard output. Columns that contain only dashes are omitted, and the last one wraps if it is
  * text. */
 enum { CLI_TABLE_COLUMNS = 16 };
 typedef struct cli_table {
@@ -181,16 +188,19 @@ typedef struct cli_table {
   ch_buffer text;
 } cli_table;
 void cli_table_begin(cli_table *table, int indent, const char *heads); /* "name|loss>": > aligns to the right */
-void cli_cell(cli_table *table, const char *format, ...) __attribute__((format(printf, 2, 3))); /* row by row */
-int cli_table_end(cli_table *table); /* prints and frees it; an exit status */
+void cli_cell(cli_table *table, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* adds the next cell, row by row */
+int cli_table_end(cli_table *table);       /* prints and frees the table; returns an exit status */
 
-/* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
-const char *cli_count(double number);               /* 548M, 1.9B, 12.3k */
-const char *cli_bytes(double bytes);                /* 7.4 GiB */
-const char *cli_memory(const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose; for one call */
+/* text.c: numbers as text in a ring of buffers, valid for a few calls within one printf. */
+const char *cli_count(double number); /* 548M, 1.9B, 12.3k */
+const char *cli_bytes(double bytes);  /* 7.4 GiB */
+const char *cli_memory(
+    const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose; valid for one call */
 json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number); /* 1,234,567 */
-/* A text with gaps, or a prompt and `length` gaps after it; each gap of an --infill has so many tokens. */
+/* A text with gaps, or a prompt followed by a gap of `length` tokens; each gap of an --infill has the given number
+ * of tokens. */
 typedef struct {
   choir_fill_options fill;
   const char *prompt, *infill;
@@ -198,77 +208,81 @@ typedef struct {
 } cli_fill_request;
 int cli_fill(choir_model *model, const choir_tokenizer *tokenizer, const cli_fill_request *request);
 
-/* What to call a loss of that objective: "loss", "bound", "masked loss". */
+/* The name of a loss of that objective: "loss", "bound", "masked loss". */
 const char *cli_measure(const char *objective);
 int cli_is_masked(const char *objective);
-/* "held-out loss: 1.88 bits per byte (unigram baseline: 2.63), threshold routing", or of a text; bits: per byte, of one
- * nat per token; gzip: bits per byte, or NaN. */
+/* Prints "held-out loss: 1.88 bits per byte (unigram baseline: 2.63), threshold routing", or the same for a text;
+ * bits: bits per byte of one nat per token; gzip: bits per byte, or NaN. */
 void cli_print_outcome(const char *objective, int of_text, double bits, double loss, const char *routing,
                        double unigram_loss, double gzip);
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
-char *cli_unescape(const char *text);     /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
-void cli_json_watch(void);            /* from now on an object that lacks something for want of memory is not printed */
-int cli_json_print(json_t *object);   /* to standard output, and releases it */
-int cli_json_line(json_t *object);    /* the same on one line */
-json_t *cli_json_real(double number); /* null where JSON has no such number */
+char *cli_unescape(const char *text);     /* replaces \f \n \t \\; malloc'd; NULL for an unknown escape */
+void cli_json_watch(void);          /* from now on an object that is incomplete because memory ran out is not printed */
+int cli_json_print(json_t *object); /* prints to standard output, and releases the object */
+int cli_json_line(json_t *object);  /* the same on one line */
+json_t *cli_json_real(double number);                   /* null if JSON cannot represent the number */
 json_t *cli_json_stats(const choir_route_stats *stats); /* NULL: no memory */
 json_t *cli_json_layers(const choir_model *model);      /* statistics of every MoE layer; NULL: the library's error */
-void cli_print_certificate(const choir_certificate *certificate);        /* one line, where a solver assigned */
-void cli_print_histogram(const choir_route_stats *stats);                /* tokens held by 0, 1, ... experts */
-void cli_print_load(const char *before, const choir_route_stats *stats); /* after these words or blanks */
+void cli_print_certificate(const choir_certificate *certificate);        /* one line, if a solver made the assignment */
+void cli_print_histogram(const choir_route_stats *stats);                /* tokens with 0, 1, ... experts */
+void cli_print_load(const char *before, const choir_route_stats *stats); /* after the text `before` */
 
-/* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
+/* progress.c: one line of progress on standard error, redrawn on a terminal, printed every ten seconds elsewhere. */
 typedef struct cli_progress {
-  int terminal, stands; /* a line is on the terminal */
-  int waiting;          /* for room on the disk, and it has been said */
+  int terminal, stands; /* stands: a progress line is on the terminal */
+  int waiting;          /* waiting for disk space has been reported */
   double started, shown;
-  double seconds, cpu; /* of steps since cli_note_busy looked last: how long they took, CPU time that a thread had */
-  double lost;         /* share of the CPU time that others took, by its last note; 0: no note yet */
+  double seconds, cpu; /* sums over the steps since cli_note_busy's last check: wall time, CPU time per thread */
+  double lost;         /* share of the CPU time that other programs used, in its last note; 0: no note yet */
   FILE *out;
-  const char *routing; /* that cli_progress_count names; NULL: none */
+  const char *routing; /* shown by cli_progress_count; NULL: none */
 } cli_progress;
 void cli_progress_begin(cli_progress *progress, FILE *out);
-int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
+int cli_progress_due(cli_progress *progress); /* nonzero: the line should be updated */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void cli_progress_clear(cli_progress *progress);                 /* before anything else is printed, and at the end */
-int cli_progress_count(void *progress, const choir_progress *p); /* for the library's progress options */
-int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
-/* Shows the events that are the same in training and fine-tuning: memory, notices, waiting. 0: another one. */
+void cli_progress_clear(cli_progress *progress); /* erases the line before other output, and at the end */
+int cli_progress_count(void *progress, const choir_progress *p); /* callback for the library's progress options */
+int cli_progress_share(void *progress, const char *what, double share); /* the same for export and import */
+/* Shows the events common to training and fine-tuning: memory, notices, waiting. Returns 0 for any other event. */
 int cli_show_event(cli_progress *progress, const choir_event *event);
-/* Notes, after each step, that other programs take the cores: once, and again if they take much more. */
+/* Called after each step: notes once that other programs use the cores, and again if their share grows much. */
 void cli_note_busy(cli_progress *progress, const choir_step_speed *step);
-/* choir_eval or choir_calibrate, with progress; exit status. */
+/* Runs choir_eval or choir_calibrate with progress; returns an exit status. */
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options, int calibrate,
                  choir_eval_result *result);
 double cli_seconds(void);
 
 /* signals.c */
-void cli_catch_signals(void);       /* that ask to stop, once: cli_stop_requested; a second one kills */
-void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
+void cli_catch_signals(void);       /* stop signals: the first sets cli_stop_requested, the second kills */
+void cli_catch_closed_output(void); /* SIGPIPE, too: the output is closed, but the work done must be saved */
 int cli_stop_requested(void);
 
 /* pipes.c: operands and options of kind CLI_INPUT, CLI_SMALL and CLI_OUTPUT go through these. */
-enum { CLI_SMALL_BYTES = 16 << 20 };                /* what the library takes of a JSON file */
-const char *cli_input(const char *path, int small); /* a path to read as often as one likes; NULL: reported */
-const char *cli_output(const char *path); /* a path to write to, while stdout is standard error; NULL: reported */
-int cli_pipes_end(int status);            /* writes what goes to standard output; the exit status */
+enum { CLI_SMALL_BYTES = 16 << 20 }; /* the library's limit for a JSON file */
+const char *cli_input(const char *path,
+                      int small);         /* a path that can be read repeatedly; NULL: the error was reported */
+const char *cli_output(const char *path); /* a path to write to; until cli_pipes_end, stdout is standard error; NULL:
+                                             the error was reported */
+int cli_pipes_end(int status);            /* copies the result to standard output; returns the exit status */
 
-/* outputs.c: an exit status, before any work. */
-int cli_check_file(const char *path); /* an output file */
-/* Refuses an output that is there and is an operand, the value of an option that names inputs, or a file of one of
+/* outputs.c: checks before any work; each returns an exit status. */
+int cli_check_file(const char *path); /* checks an output file */
+/* Refuses an existing output that is also an operand, the value of an option that names inputs, or a file in one of
  * these directories that the verb reads. */
 int cli_is_output(const cli_option *option);
 int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands);
-/* Refuses an output that an option before it in the verb's table names, too. */
+/* Refuses an output that an earlier option of the verb's table names, too. */
 int cli_check_apart(const cli_verb *verb, const cli_option *output);
-int cli_check_new(const char *path); /* an output directory, which may exist if it is empty */
+int cli_check_new(const char *path); /* checks an output directory, which may exist if it is empty */
 
 /* input.c */
-char *cli_read_file(const char *path,
-                    size_t *size); /* whole, malloc'd, a NUL after it; "-": standard input; NULL: reported */
-/* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
+char *cli_read_file(
+    const char *path,
+    size_t *size); /* whole file, malloc'd, NUL-terminated; "-": standard input; NULL: the error was reported */
+/* Parses the object in a line of JSON lines. Returns NULL and status 0 for an empty line, NULL and an exit status
+ * for an invalid one. */
 int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
-/* Rows of how a model is run: choices of this call, no part of what it computes. */
+/* Option rows for how a model is run; they do not change what it computes. */
 /* clang-format off */
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "number of threads; 0: OMP_NUM_THREADS, or all CPUs that the process may use; results do not depend on it", 0}
 #define CLI_COMPUTE(target)                                                                                            \
@@ -295,24 +309,25 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
 /* clang-format on */
 
 /* settings.c */
-/* CONFIG itself, or the config.json of a checkpoint or run directory, with settings; an exit status. */
+/* Loads CONFIG, or config.json of a checkpoint or run directory, and applies settings; returns an exit status. */
 int cli_load_config(const char *path, const cli_list *settings, choir_config **config);
-/* The value of a field that there is: as a text, until a few calls later, and as an integer. Whether the model is
+/* The value of an existing field: as text, valid for a few calls, and as an integer. And whether the model is
  * trained by masking. */
 const char *cli_field(const choir_config *config, const char *key);
 int cli_count_of(const choir_config *config, const char *key);
 int cli_predicts_masked(const choir_model *model);
-/* Sets the vocabulary where it is given, or where the config leaves it to the data: then 32,000, and nonzero. */
+/* Sets the vocabulary size to `given`; if that is 0 and the config leaves it to the data, to 32,000, and returns
+ * nonzero. */
 int cli_vocabulary(choir_config *config, int given);
 /* clang-format off */
 #define CLI_VOCABULARY(target)                                                                                         \
   {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary size, if the config leaves it to the data", 0}
 /* clang-format on */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
-int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
+int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* accepts only options of the router */
 
 /* clang-format off */
-/* Rows for verbs that load a checkpoint, with these choir_model_options. */
+/* Option rows for verbs that load a checkpoint, stored in these choir_model_options. */
 #define CLI_UNCHECKED(run)                                                                                             \
   {"unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                                                  \
    "also load weights that are not finite, and a config or tokenizer that was edited", 0}
@@ -320,11 +335,11 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
   CLI_COMPUTE(&run.compute), CLI_UNCHECKED(run), CLI_BACKEND(&run.backend), CLI_THREADS(&run.threads)
 /* clang-format on */
 
-/* score_requests.c, score_task.c: the two things that choir score does. */
+/* score_requests.c, score_task.c: the two modes of choir score. */
 typedef struct cli_score_options {
   choir_model_options run;
   choir_task_options of_task;
-  choir_score_options scoring; /* of the task, or of requests */
+  choir_score_options scoring; /* for both modes */
   const char *requests, *task, *routing;
   int tokens, json;
 } cli_score_options;
@@ -332,13 +347,15 @@ int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tok
 int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
-/* Opens a checkpoint, or the newest one of a run, uses the model and closes it; an exit status. routing: NULL, its own.
- * Without `tokenizer_too` the checkpoint need not have a tokenizer, and the use gets NULL. */
+/* Opens a checkpoint, or the newest one of a run, calls `use` with the model and closes it; returns an exit status.
+ * routing: NULL for the model's own. Without `tokenizer_too` the checkpoint need not have a tokenizer, and `use` gets
+ * NULL. */
 int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer));
-/* Whether the options ask for weights of 8 bits, which are for inference only. */
+/* Whether the options request 8-bit weights, which are for inference only. */
 int cli_rounds_weights(const choir_model_options *run);
-/* *data: what a run, or a checkpoint in one, was trained on, malloc'd; an exit status. */
+/* *data: the data directory that a run, or the run of a checkpoint, was trained on, malloc'd; returns an exit
+ * status. */
 int cli_data_of_run(const char *path, const char **data);
 
 #endif

@@ -1,9 +1,9 @@
-/* choir help --completion bash | zsh: what a shell completes, from the option tables. */
+/* choir help --completion bash | zsh: shell completion scripts, generated from the option tables. */
 #include <string.h>
 
 #include "cli.h"
 
-/* The words after which a file is meant, or a name that choir knows. */
+/* Whether the option's value is a file; otherwise it may be a name that choir knows. */
 static int takes_files(const cli_option *o) { return o->argument && o->kind != CLI_CHOICE; }
 static const char *const *names_of(const cli_option *o) {
   return !strcmp(o->name, "config") ? choir_config_names() : !strcmp(o->name, "router") ? choir_router_names() : NULL;
@@ -17,7 +17,7 @@ static void print_choices(const char *choices) {
   for (; *choices; choices++) putchar(*choices == '|' ? ' ' : *choices);
 }
 
-/* Every second word of verbs like "data build", for a first one; and all first words. */
+/* Prints all second words of verbs like "data build" for a first word; and all first words. */
 static void print_words(const char *first) {
   const char *before = "";
   for (int i = 0; cli_verbs[i]; i++) {
@@ -32,14 +32,14 @@ static void print_words(const char *first) {
   }
 }
 
-/* "train.steps" without "train."; NULL: something else has that name, too. */
+/* "train.steps" without "train."; NULL: the short name is ambiguous. */
 static const char *short_key(const choir_field *f) {
   choir_field same;
   const char *key = strchr(f->key, '.') + 1;
   return choir_config_describe(key, &same) ? NULL : key;
 }
 
-/* Keys after --set, and after a key and "=", at which bash cuts words, those of its field. */
+/* Completes keys after --set, and after a key and "=" (at which bash splits words) the values of its field. */
 static void print_fields(void) {
   choir_field f;
   printf("  if [ \"$previous\" = --set ]; then\n    files= words='");
@@ -118,7 +118,7 @@ int cli_completion(const char *shell) {
       "    COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
       "  else\n    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\n"
       "complete -o filenames -F _choir choir\n");
-  /* zsh reads the file when something is completed for the first time, and in place of doing so */
+  /* zsh loads the file at the first completion, instead of completing */
   if (zsh) printf("[ \"${funcstack[1]}\" != _choir ] || _bash_complete -o filenames -F _choir\n");
   return 0;
 }

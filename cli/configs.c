@@ -1,4 +1,4 @@
-/* choir configs: the configs that choir brings with it. */
+/* choir configs: the built-in configs. */
 #include "cli.h"
 
 static int run_configs(int count, const char *const *operands) {

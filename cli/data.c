@@ -15,7 +15,7 @@ static struct {
 
 typedef struct watch {
   cli_progress progress;
-  int64_t replaced; /* bytes that were not UTF-8, so far */
+  int64_t replaced; /* invalid UTF-8 bytes replaced so far */
 } watch;
 
 static int show_progress(void *context, const choir_progress *p) {
@@ -33,8 +33,8 @@ static int show_progress(void *context, const choir_progress *p) {
   return cli_stop_requested();
 }
 
-/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none after a colon), then the operands that
- * follow. */
+/* Parses "NAME=WEIGHT:FILE" or "NAME:FILE" (FILE may be a pattern, because the shell does not expand patterns after
+ * a colon), followed by further operands. */
 static int parse_source(const char *text, int count, const char *const *operands, cli_files *files,
                         choir_data_source *source) {
   const char *colon = strchr(text, ':'), *equals = colon ? memchr(text, '=', (size_t)(colon - text)) : NULL;
@@ -68,7 +68,8 @@ static int collect_sources(int count, const char *const *operands, cli_files *fi
     int end = i + 1 < list->count ? list->at[i + 1] : count;
     status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], files, &sources[i]);
   }
-  for (size_t i = 0, at = 0; i < (size_t)*number && !status; i++, at++) { /* only now: the list has stopped moving */
+  for (size_t i = 0, at = 0; i < (size_t)*number && !status;
+       i++, at++) { /* only now, because the list no longer moves */
     sources[i].inputs = files->names + at;
     while (files->names[at]) at++;
   }

@@ -1,4 +1,4 @@
-/* choir devices: what could run a model here. */
+/* choir devices: the devices of this machine that can run a model. */
 #include "cli.h"
 
 static int run_devices(int count, const char *const *operands) {

@@ -1,4 +1,4 @@
-/* choir eval: loss on held-out data or a text, and how it was routed. */
+/* choir eval: the loss on held-out data or a text, and statistics of the routing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,9 @@ static struct {
   int json;
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT, .eval = CHOIR_EVAL_OPTIONS_INIT};
 
-/* Evaluated next to a routing that depends on other tokens. */
+/* Routings evaluated in addition to one that depends on other tokens. */
 static const char *const causal_routings[] = {"threshold", NULL};
-/* Of masked models, which need no causal one: a text by itself, and by thresholds. */
+/* Routings of masked models, which need no causal routing: each text by itself, and threshold routing. */
 static const char *const masked_routings[] = {"sequence", "threshold", NULL};
 enum { MAX_RESULTS = 3 };
 
@@ -37,7 +37,7 @@ static json_t *ratios_json(const choir_eval_result *r) {
   return list;
 }
 
-/* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
+/* The loss and the statistics of one routing as JSON. NULL: the library's error. */
 static json_t *result_json(const choir_model *model, const choir_eval_result *r) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return NULL;
@@ -53,7 +53,7 @@ static json_t *result_json(const choir_model *model, const choir_eval_result *r)
   return json;
 }
 
-/* Begins a table with a column for each routing. */
+/* Begins a table with one column for each routing. */
 static void begin_table(cli_table *table, int count, const char *first) {
   char heads[256];
   size_t used = (size_t)snprintf(heads, sizeof heads, "%s", first);
@@ -118,7 +118,7 @@ static int print_sources(int count) {
     cli_cell(&table, "%s", cli_grouped(results->sources[s].tokens));
     for (int i = 0; i < count; i++) {
       double loss = s < results[i].source_count ? results[i].sources[s].loss : (double)NAN;
-      if (isnan(loss)) /* --sequences has left nothing of this source */
+      if (isnan(loss)) /* --sequences left no window of this source */
         cli_cell(&table, "-");
       else
         cli_cell(&table, "%.4f", loss);
@@ -140,7 +140,8 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-/* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
+/* Evaluates with a causal routing if the router has it and the model can use it; the JSON is added to `beside` under
+ * its name. */
 static int evaluate_causal(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
                            json_t *added) {
   choir_routing_properties p;
@@ -157,7 +158,7 @@ static int evaluate_causal(choir_model *model, const choir_tokenizer *tokenizer,
   return status;
 }
 
-/* Under causal routings first, then under the model's own, whose statistics stay for printing. */
+/* Evaluates with causal routings first, then with the model's own, whose statistics are printed. */
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL, *added = json_object();
   int count = 1, status = added ? 0 : CLI_FAILED;
@@ -194,7 +195,7 @@ static int run_eval(int count, const char *const *operands) {
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_check_same(cli_ranks(), "--routing", o.routing ? o.routing : ""))
-    return cli_fail(); /* how many runs */
+    return cli_fail(); /* number of routings evaluated */
   cli_catch_signals();
   status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
   for (int i = 0; i < MAX_RESULTS; i++) choir_eval_result_clear(&results[i]);

@@ -1,4 +1,4 @@
-/* choir export: a checkpoint as transformers or llama.cpp loads it. */
+/* choir export: writes a checkpoint in the format of transformers or llama.cpp. */
 #include "export/export.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Inputs by name: files, and directories for all files below them. */
+/* Input names as lists of files; a directory stands for all files below it. */
 #include <fnmatch.h>
 #include <fts.h>
 #include <stdlib.h>
@@ -17,17 +17,17 @@ static int push(cli_files *files, const char *name) {
   return 0;
 }
 
-/* The same order on every machine: by the bytes of the names. */
+/* Sorts by the bytes of the names: the same order on every machine. */
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
 
-/* What is not read of a directory. */
+/* Kinds of directory entries that are skipped. */
 enum { LINKED, DEAD, DOTTED, ODD, KINDS };
 typedef struct passed {
   int count[KINDS];
   char *first[KINDS];
 } passed;
 
-/* The kind of what is passed over, or KINDS. */
+/* The kind of a skipped entry; KINDS: it is not skipped. */
 static int passed_as(const FTSENT *at) {
   struct stat target;
   int link = at->fts_info == FTS_SL || at->fts_info == FTS_SLNONE;
@@ -39,7 +39,7 @@ static int passed_as(const FTSENT *at) {
   return S_ISDIR(target.st_mode) ? LINKED : S_ISREG(target.st_mode) ? KINDS : ODD;
 }
 
-/* A pattern selects files: it has nothing to say about directories. */
+/* Counts a skipped entry. A pattern applies to files only, not to directories. */
 static void pass_over(const FTSENT *at, const char *pattern, passed *p) {
   int kind = passed_as(at);
   if (kind == KINDS) return;
@@ -47,7 +47,7 @@ static void pass_over(const FTSENT *at, const char *pattern, passed *p) {
   if (!p->count[kind]++) p->first[kind] = strdup(at->fts_path);
 }
 
-/* A corpus must not lose a part in silence. */
+/* Reports skipped entries, so that no part of a corpus is omitted silently. */
 static void say_passed(const char *path, const passed *p) {
   static const char *const what[KINDS][2] = {
       [LINKED] = {"link to a directory", "links to directories"},
@@ -68,7 +68,8 @@ static void say_passed(const char *path, const passed *p) {
   }
 }
 
-/* Names that begin with a dot are passed over, as a shell's * does; links are followed to files, not to directories. */
+/* Whether an entry is an input. Names that begin with a dot are skipped, as by a shell's *; links are followed to
+ * files, not to directories. */
 static int wanted(const FTSENT *at, const char *pattern) {
   struct stat target;
   int file =

@@ -1,10 +1,10 @@
-/* choir generate of models that are trained by masking: a prompt and gaps after it, or a text with gaps. */
+/* choir generate for models that are trained by masking: fills a gap after a prompt, or the gaps of a text. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-enum { LENGTH = 64, GAP = 4 }; /* tokens after a prompt, and of a gap, where --length says nothing */
+enum { LENGTH = 64, GAP = 4 }; /* default tokens after a prompt, and of a gap */
 
 typedef struct {
   int32_t *tokens;
@@ -37,7 +37,7 @@ static int append_gap(text *t, int32_t mask, int count) {
   return status;
 }
 
-/* Three underscores are a gap. */
+/* Parses a text in which three underscores are a gap. */
 static int read_gaps(text *t, const choir_tokenizer *tokenizer, const char *from, int32_t mask, int length) {
   int status = 0, gaps = 0;
   for (const char *gap; !status && (gap = strstr(from, "___")); from = gap + 3, gaps++) {
@@ -59,7 +59,7 @@ static int print(const text *t, const choir_tokenizer *tokenizer, const cli_fill
   char *whole, *prompt;
   size_t size, prompt_size, count = t->count;
   int32_t eos = choir_tokenizer_eos(tokenizer);
-  for (size_t i = t->prompt; i < count && !o->infill; i++) /* what follows the end of a text is another one */
+  for (size_t i = t->prompt; i < count && !o->infill; i++) /* text after the end-of-text token is another document */
     if (t->tokens[i] == eos) count = i;
   if (choir_tokenizer_decode(tokenizer, t->tokens, t->prompt, &prompt, &prompt_size)) return cli_fail();
   if (choir_tokenizer_decode(tokenizer, t->tokens, count, &whole, &size)) {

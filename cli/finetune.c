@@ -1,4 +1,4 @@
-/* choir finetune: a checkpoint trained on a task. */
+/* choir finetune: trains a checkpoint on a task. */
 #include <math.h>
 #include <string.h>
 
@@ -12,8 +12,8 @@ static double epochs = NAN;
 
 typedef struct tune_display {
   cli_progress progress;
-  int64_t first, last;               /* steps of this process; first 0: none yet */
-  double seconds, examples, padding; /* sums over them */
+  int64_t first, last;               /* first and last step of this process; first 0: none yet */
+  double seconds, examples, padding; /* sums over these steps */
 } tune_display;
 
 static void show_step(tune_display *w, const choir_event *e) {
@@ -85,7 +85,7 @@ static int show_result(void) {
   return 0;
 }
 
-/* Whether --set says how many steps. */
+/* Whether --set gives the number of steps. */
 static int sets_steps(void) {
   int found = 0;
   for (int i = 0; i < set.count; i++)
@@ -93,7 +93,7 @@ static int sets_steps(void) {
   return found;
 }
 
-/* The config to train with: *use says whether the run's own will not do. */
+/* The config to train with: *use is set if it differs from the run's own. */
 static int prepare_finetune_config(choir_config **config, int *use) {
   char path[4096];
   const int steps = sets_steps(), given = !isnan(epochs);
@@ -131,7 +131,7 @@ static int finetune(void) {
   cli_print(2, "stopped after step %lld (%s) and saved; continue with: %s", (long long)w.last,
             cli_duration(cli_seconds() - w.progress.started),
             cli_whole("choir finetune --resume --out %s%s", cli_shown(o.out), cli_plugins_shown()));
-  return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
+  return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* a run that reached --minutes was not interrupted */
 }
 
 static int run_finetune(int count, const char *const *operands) {

@@ -1,4 +1,4 @@
-/* choir forward: loss, logits and gradients of given tokens, to hold against any other implementation. */
+/* choir forward: loss, logits and gradients of given tokens, for comparison with other implementations. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@ static struct {
   choir_model_options run;
   const char *logits, *gradients, *routing, *routes, *save_routes;
   int json;
-  const char *path;            /* of the tokens */
-  ch_npy tokens, forced, seen; /* forced, seen: uint8 [MoE layers,B*T,e], 1 where the expert takes the token */
+  const char *path;            /* file of the tokens */
+  ch_npy tokens, forced, seen; /* forced, seen: uint8 [MoE layers,B*T,e], 1 where the expert is assigned to the token */
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT};
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -19,7 +19,7 @@ static int write_logits(int B, int T, int V, float *logits) {
   return ch_npy_write(o.logits, &array) ? cli_fail() : 0;
 }
 
-/* Gradients under the names of their parameters. */
+/* Gradients with the names of their parameters. */
 typedef struct {
   choir_tensor *tensor;
   int count;
@@ -61,11 +61,11 @@ static void free_gradients(gradients *g) {
   free(g->tensor);
 }
 
-/* Forced routing depends on a file, and on no token. */
+/* The name of the routing. Forced routing depends on a file, and on no token. */
 static const char *routing_of(const choir_model *model) { return o.routes ? "forced" : choir_model_routing(model); }
 static int looks(const choir_model *model) { return !o.routes && choir_model_looks_across_tokens(model); }
 
-/* A choir_routing_callback: marks who took whom. */
+/* A choir_routing_callback: records the experts of each token. */
 static void see_routing(void *context, const choir_routing *r) {
   ch_npy *seen = context;
   uint8_t *mark = (uint8_t *)seen->data + (int64_t)r->moe * r->tokens * r->experts;
@@ -74,7 +74,7 @@ static void see_routing(void *context, const choir_routing *r) {
       mark[(int64_t)r->slot_token[s] * r->experts + i] = 1;
 }
 
-/* Has the model go by the file of --routes, and its routing kept for that of --save-routes. */
+/* Makes the model use the assignment in the file of --routes, and records its routing for the file of --save-routes. */
 static int handle_routes(choir_model *model, int B, int T) {
   int layers = choir_model_moe_layer_count(model), e = cli_count_of(choir_model_config(model), "model.experts");
   int64_t n = (int64_t)B * T;
@@ -139,7 +139,7 @@ static int run_pass(choir_model *model, const choir_tokenizer *none) {
   }
   double start = cli_seconds();
   int code = choir_model_forward(model, B, T, o.tokens.data, logits, o.gradients != NULL, &result), status = 0;
-  if (code == CHOIR_ERROR_ARGUMENT) /* their number or a value */
+  if (code == CHOIR_ERROR_ARGUMENT) /* the tokens' number or a value is wrong */
     status = cli_fail_with("%s: %s", o.path, choir_error_message());
   else if (code)
     status = cli_fail();

@@ -1,4 +1,4 @@
-/* choir generate: text, token by token. */
+/* choir generate: generates text token by token. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,14 +14,14 @@ static struct {
   int json;
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT, .generate = CHOIR_GENERATE_OPTIONS_INIT};
 
-/* The prompts, and how far they are printed. */
+/* The prompts, and the state of printing their texts. */
 typedef struct {
   choir_prompt *prompt; /* [count] texts malloc'd */
   int count, printed;
-  const choir_generated **ready; /* [count] NULL until a sequence has ended */
+  const choir_generated **ready; /* [count] NULL until the sequence has ended */
   cli_progress progress;
-  int begun;                           /* the prompt has been read, text comes */
-  int broken;                          /* standard output takes no more */
+  int begun;                           /* the prompt has been processed, generation has begun */
+  int broken;                          /* standard output was closed */
   const char *stops[CLI_LIST_MAX + 1]; /* malloc'd, NULL-terminated */
 } generate_work;
 static generate_work all;
@@ -53,14 +53,14 @@ static int add_json(generate_work *w, int64_t number, const ch_value *line) {
   return status;
 }
 
-/* How many blanks and line ends a text begins with. */
+/* The number of spaces and line ends at the beginning of a text. */
 static size_t count_blanks(const char *text, size_t size) {
   size_t blanks = 0;
   while (blanks < size && memchr(" \t\r\n", text[blanks], 4)) blanks++;
   return blanks;
 }
 
-/* Nonzero: the first character that is no blank is {. */
+/* Nonzero: the first character other than spaces is {. */
 static int holds_json(ch_lines lines) {
   ch_value line;
   size_t blanks;
@@ -69,7 +69,7 @@ static int holds_json(ch_lines lines) {
   return 0;
 }
 
-/* One prompt a line, or JSON, where empty lines are passed over. */
+/* Adds one prompt per line, or JSON lines without empty ones. */
 static int add_lines(generate_work *w, const char *text, size_t size) {
   ch_lines lines = {text, text + size, 0};
   ch_value line;
@@ -88,16 +88,16 @@ static int read_prompts(generate_work *w) {
   size_t size;
   char *text = cli_read_file(o.prompt ? "-" : o.prompts, &size);
   if (!text) return CLI_FAILED;
-  if (o.prompt && size && text[size - 1] == '\n') size--; /* which echo puts there */
+  if (o.prompt && size && text[size - 1] == '\n') size--; /* removes the line end that echo appends */
   int status = o.prompt ? add_prompt(w, text, size) : add_lines(w, text, size);
   free(text);
   if (!status && !w->count) status = cli_fail_with("%s: no prompts", o.prompts);
   return status;
 }
 
-/* ---- what comes back */
+/* ---- output */
 
-/* Bold on a terminal, so that one sees where the model begins. */
+/* Prints the prompt, in bold on a terminal to distinguish it from generated text. */
 static void print_prompt(const choir_prompt *p) {
   int bold = p->size && isatty(STDOUT_FILENO);
   if (bold) fputs("\033[1m", stdout);
@@ -134,7 +134,7 @@ static int print_done(const generate_work *w, int i) {
   return 0;
 }
 
-/* In the order of the prompts, as soon as those before have ended too. */
+/* Prints ended sequences in the order of the prompts, each as soon as all earlier ones have been printed. */
 static int show_done(generate_work *w, const choir_text_event *new) {
   w->ready[new->sequence] = new->generated;
   cli_progress_clear(&w->progress);
@@ -161,7 +161,7 @@ static int asked_to_stop(void *context, const choir_progress *p) {
 
 static double rate(int64_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
 
-/* The first token of every sequence comes with its prompt. */
+/* Prints the speed. The first token of every sequence is computed with its prompt and is not counted as generated. */
 static void print_speed(const choir_generate_result *r) {
   int64_t later = r->tokens;
   for (int i = 0; i < r->count; i++) later -= r->sequences[i].count > 0;
@@ -214,7 +214,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   int masked = cli_predicts_masked(model), status = check_kind(masked);
   if (status || masked) return status ? status : fill(model, tokenizer);
   if (choir_model_set_routing(model, o.routing)) return cli_fail();
-  if (choir_model_check_causal(model)) return cli_fail(); /* as --routing asked for */
+  if (choir_model_check_causal(model)) return cli_fail(); /* the routing that --routing requests */
   choir_generate_result result;
   o.generate.stops = w->stops;
   o.generate.event = on_event;
@@ -227,7 +227,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   return 0;
 }
 
-/* Nothing is drawn at temperature 0. */
+/* Refuses sampling options at temperature 0, where nothing is sampled. */
 static int check_draws(void) {
   const char *given = o.generate.top_k ? "top-k" : o.generate.top_p != 0.95 ? "top-p" : o.generate.seed ? "seed" : NULL;
   if (o.generate.temperature != 0 || !given) return 0;

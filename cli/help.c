@@ -5,7 +5,7 @@
 
 enum { MARGIN = 26 };
 
-/* A name in the margin and text beside it. */
+/* Prints a name in the margin and text next to it. */
 static void entry(FILE *out, const char *name, const char *text) {
   fprintf(out, "  %-*s", MARGIN - 2, name);
   cli_wrap(out, text, MARGIN, MARGIN);
@@ -63,7 +63,7 @@ void cli_help_family(FILE *out, const char *family) {
 
 enum { MAX_OPTIONS = 64 };
 
-/* Adds an option to those seen before, unless it is there. */
+/* Adds an option to `seen`, unless it is there already. */
 static void remember(choir_field *seen, int *count, const choir_field *option) {
   for (int i = 0; i < *count; i++)
     if (!strcmp(seen[i].key, option->key)) return;
@@ -77,7 +77,7 @@ static void help_router(FILE *out, const char *name, choir_field *seen, int *cou
   choir_field option;
   char text[1024];
   size_t used = 0;
-  entry(out, name, cli_shown(choir_router_summary(name))); /* a plug-in may have any text */
+  entry(out, name, cli_shown(choir_router_summary(name))); /* a plug-in may contain any text */
   for (int i = 0; i < choir_router_option_count(name) && used < sizeof text; i++) {
     choir_router_option_at(name, i, &option);
     used +=

@@ -1,4 +1,4 @@
-/* choir import: a folder of Hugging Face's, or a GGUF file, as a checkpoint. */
+/* choir import: makes a checkpoint from a Hugging Face folder or a GGUF file. */
 #include "export/import.h"
 
 #include "cli.h"

@@ -1,4 +1,4 @@
-/* choir info: what a model costs, beside the paper's figures. */
+/* choir info: the cost of a model, compared with the paper's figures. */
 #include <string.h>
 
 #include "cli.h"
@@ -8,7 +8,7 @@ static struct {
   cli_list set;
 } o;
 
-/* Table of sizes in Zhou et al. 2022; experts 0: dense. */
+/* The table of model sizes in Zhou et al. 2022; experts 0: dense. */
 typedef struct paper_size {
   const char *name;
   int layers, d_model, d_hidden, heads, experts;
@@ -21,13 +21,13 @@ static const paper_size paper_sizes[] = {
     {"8B/64E", 32, 4096, 16384, 32, 64, 143e9, 9.8e9},
 };
 
-/* Whether a field of the model is `value`, and whether it is 0 or that. */
+/* Whether a field of the model has this value; the second function also accepts 0. */
 static int is(const choir_config *config, const char *key, int value) { return cli_count_of(config, key) == value; }
 static int is_or_0(const choir_config *config, const char *key, int value) {
   return is(config, key, 0) || is(config, key, value);
 }
 
-/* What the paper's table does not tell is as in the paper. */
+/* Whether the fields that the paper's table does not list have the paper's values. */
 static int is_the_papers(const choir_config *c) {
   return is_or_0(c, "d_expert", cli_count_of(c, "d_hidden")) && is(c, "shared_experts", 0) &&
          is(c, "dense_layers", 0) && !strcmp(cli_field(c, "activation"), "geglu") &&

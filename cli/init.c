@@ -1,4 +1,4 @@
-/* choir init: a fresh checkpoint. */
+/* choir init: makes a new checkpoint. */
 
 #include "cli.h"
 
@@ -9,7 +9,7 @@ static struct {
   cli_list set;
 } o;
 
-/* The vocabulary of the tokenizer, and a token more where a model is trained by masking, or the one given. */
+/* Sets the vocabulary size: the given one, or the tokenizer's, plus one if the model is trained by masking. */
 static int set_vocabulary(choir_config *config, const choir_tokenizer *tokenizer, const char *name) {
   int pieces = tokenizer ? choir_tokenizer_vocab_size(tokenizer) + cli_is_masked(cli_field(config, "train.objective"))
                          : cli_count_of(config, "model.vocab_size");

@@ -1,4 +1,4 @@
-/* Files that verbs read as a whole. */
+/* Reads whole files for verbs. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

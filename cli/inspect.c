@@ -1,4 +1,4 @@
-/* choir stats: how the routers of a model route a text. choir inspect: a page on which that can be looked at. */
+/* choir stats: statistics of the routing of a text. choir inspect: a page that shows them. */
 #include "pages/inspect.h"
 
 #include <math.h>
@@ -38,10 +38,10 @@ static void print_layer_head(const choir_route_stats *s) {
   cli_print_histogram(s);
 }
 
-/* Appends a piece with its spaces visible and nothing that a terminal would obey. */
+/* Appends a piece with visible spaces and escaped control characters. */
 static void append_piece(ch_buffer *line, const char *piece) {
   char shown[512];
-  if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
+  if (!piece) piece = "<mask>"; /* a mask, which the tokenizer does not have */
   ch_printable(piece, strlen(piece), 0, shown, sizeof shown);
   for (const char *c = shown; *c; c++) {
     int blank = *c == ' ';
@@ -49,7 +49,7 @@ static void append_piece(ch_buffer *line, const char *piece) {
   }
 }
 
-/* The expert that shares most with this one; -1: none shares anything. */
+/* The expert that shares most tokens with this one; -1: none shares any. */
 static int nearest(const choir_route_stats *s, int expert) {
   int best = -1;
   for (int i = 0; i < s->experts; i++)
@@ -59,7 +59,7 @@ static int nearest(const choir_route_stats *s, int expert) {
   return best;
 }
 
-/* A score, or a dash where there is none. */
+/* A score, or a dash if there is none. */
 static void score_cell(cli_table *table, double score) {
   if (isfinite(score))
     cli_cell(table, "%.4f", score);
@@ -67,7 +67,7 @@ static void score_cell(cli_table *table, double score) {
     cli_cell(table, "-");
 }
 
-/* A row of the experts' table; `most`: the highest load, as a multiple of the target. */
+/* A row of the experts' table; `max`: the highest load, as a multiple of the target. */
 static void add_expert(cli_table *table, const choir_route_stats *s, int i, double max) {
   int near = nearest(s, i);
   double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
@@ -164,7 +164,7 @@ static int print_locality(const ch_inspection *inspection) {
   return cli_table_end(&table);
 }
 
-/* A row for each number of experts to choose among; the bar: the hit rate. */
+/* A row for each number of candidate experts; the bar is the hit rate. */
 static int print_trade(const ch_inspection *inspection) {
   cli_table table;
   putchar('\n');
@@ -260,7 +260,7 @@ static int inspect(int count, const char *const *operands) {
   return 0;
 }
 
-/* Rows of both verbs; `limit` is the default of --tokens. */
+/* Option rows of both verbs; `limit` is the default of --tokens. */
 /* clang-format off */
 #define OPTIONS(limit)                                                                                   \
   {"text", "FILE", CLI_INPUT, &o.text, NULL, "UTF-8 text file", 1},                                              \

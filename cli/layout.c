@@ -1,4 +1,4 @@
-/* Text and tables in the width of the terminal. */
+/* Wraps text and tables to the width of the terminal. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum { COLUMNS_DEFAULT = 80, COLUMNS_MIN = 20 };
 
-/* The number in COLUMNS; 0: there is none. */
+/* The number in COLUMNS; 0: not set. */
 static int columns_set(void) {
   const char *set = getenv("COLUMNS");
   char *end;
@@ -26,7 +26,7 @@ int cli_columns(FILE *out) {
 
 int cli_wraps(FILE *out) { return columns_set() || isatty(fileno(out)); }
 
-/* Columns that text takes on a terminal. Bytes that are not UTF-8 take one each. */
+/* Width of text on a terminal in columns. Bytes that are not UTF-8 count as one column each. */
 int cli_width(const char *text, size_t size) {
   int width = 0;
   for (size_t at = 0; at < size;) {
@@ -38,13 +38,13 @@ int cli_width(const char *text, size_t size) {
   return width;
 }
 
-/* Writes a word, whose CLI_TIE is a space. */
+/* Writes a word, with CLI_TIE as a space. */
 static void put_word(FILE *out, const char *word, size_t size) {
   for (size_t i = 0; i < size; i++) fputc(word[i] == *CLI_TIE ? ' ' : word[i], out);
 }
 
 /* Wraps text[0,size), which has no line end, at `columns`; the first line starts at column `at`, the others at
- * `indent`. Blanks between words stay as they are within a line. */
+ * `indent`. Runs of spaces within a line are kept. */
 static void wrap_line(FILE *out, const char *text, size_t size, int at, int indent, int columns) {
   int column = at, words = 0;
   for (const char *end = text + size; text < end;) {

@@ -1,11 +1,11 @@
-/* choir: one program, one verb a file. */
+/* choir: one program, one file per verb. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-/* The verb that the first one or two words name; *used says how many. */
+/* The verb named by the first one or two words; *used: number of these words. */
 static const cli_verb *find_verb(int count, char **words, int *used) {
   for (int i = 0; cli_verbs[i]; i++) {
     const char *name = cli_verbs[i]->name, *space = strchr(name, ' ');
@@ -26,7 +26,8 @@ static int is_family(const char *word) {
   return 0;
 }
 
-/* Where the first word is a family, the second is wrong, otherwise the first; both may be meant for a verb of two. */
+/* Reports an unknown verb: if the first word is a family, the second is wrong, otherwise the first; the suggestion
+ * uses both, as a verb may have two words. */
 static int unknown_verb(int count, char **words) {
   enum { MAX = 64 };
   const char *names[MAX + 1] = {NULL};
@@ -61,7 +62,7 @@ static int help(int count, char **words) {
   if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
   if (count == 2 && !strcmp(words[0], "--completion")) return cli_completion(words[1]);
   if (count == 1 && !strcmp(words[0], "routers")) return cli_help_routers(stdout), 0;
-  if (count == 1 && (!strcmp(words[0], "help") || !strcmp(words[0], "--help"))) count = 0; /* of help itself */
+  if (count == 1 && (!strcmp(words[0], "help") || !strcmp(words[0], "--help"))) count = 0; /* help about help */
   if (count == 1 && !verb && is_one_of(words[0], choir_router_names())) return cli_help_router(stdout, words[0]), 0;
   if (count == 1 && !verb && is_one_of(words[0], choir_config_names())) return cli_help_config(stdout, words[0]), 0;
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
@@ -75,9 +76,9 @@ static int help(int count, char **words) {
   return 0;
 }
 
-/* Answers words that need no verb: version, help, and a refusal of others. */
+/* Handles words that are not a verb: version, help, and errors. */
 static int say(int count, char **words) {
-  FILE *wrong = cli_ranks_first() ? stderr : stdout; /* which is silent */
+  FILE *wrong = cli_ranks_first() ? stderr : stdout; /* stdout is silenced on the other ranks */
   if (count < 1) return cli_help(wrong), CLI_USAGE;
   if (!strcmp(words[0], "--version") || !strcmp(words[0], "version")) {
     printf("choir %s\n", choir_version());
@@ -106,7 +107,7 @@ static int take_first_plugins(int *count, char ***words) {
   return 0;
 }
 
-/* Takes --plugin and its values out of a verb's words; NULL: of words that name no verb. */
+/* Removes --plugin and its values from a verb's words; NULL: the words name no verb. */
 static int take_plugins(const cli_verb *verb, int *count, char **words) {
   int left = 0, ended = 0, status = 0;
   for (int i = 0; i < *count && !status;) {
@@ -121,7 +122,7 @@ static int take_plugins(const cli_verb *verb, int *count, char **words) {
   return status;
 }
 
-/* Routers are there before a verb reads a config. Python is started before this process joins other ranks. */
+/* Loads routers before a verb reads a config. Python is started before this process joins other ranks. */
 static int load_routers(const cli_verb *verb, int *count, char **words) {
   int status = take_plugins(verb, count, words);
   return status ? status : cli_load_plugins();
@@ -130,7 +131,7 @@ static int load_routers(const cli_verb *verb, int *count, char **words) {
 static int study(int count, char **words) {
   if (cli_plugin_count()) return cli_usage("put --plugin after the verb of study: choir study run ... --plugin FILE");
   int status = cli_ranks_join(NULL);
-  if (!status && choir_ranks_size(cli_ranks()) == 1) /* has its own options, and becomes another program */
+  if (!status && choir_ranks_size(cli_ranks()) == 1) /* choir study has its own options, and becomes another program */
     return cli_study.run(count, (const char *const *)words);
   return cli_parse(&cli_study, count, words);
 }
@@ -151,11 +152,12 @@ static int dispatch(int count, char **words) {
   return status;
 }
 
-/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when
- * other processes want the same cores. It reads its settings before main, hence the second start. */
+/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower
+ * if other processes use the same cores. libgomp reads its settings before main, so the program starts itself a second
+ * time. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "1000", 1)) return;
-  char path[4096]; /* and not the link itself, after which the process would be called "exe" */
+  char path[4096]; /* the link's target: with the link itself the process would be called "exe" */
   ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
   if (length < 0) return;
   path[length] = 0;
@@ -167,7 +169,7 @@ int main(int argc, char **argv) {
   if (status) return status;
   wait_politely(argv);
   status = dispatch(argc - 1, argv + 1);
-  /* A full disk after standard output must not look like success. */
+  /* A failed write to standard output must give an error status. */
   if (fflush(stdout) || ferror(stdout)) {
     fprintf(stderr, "choir: standard output could not be written\n");
     return status ? status : CLI_FAILED;

@@ -1,10 +1,10 @@
-/* Manual pages from the option tables. */
+/* Writes manual pages from the option tables. */
 #include <ctype.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* Text for roff: escapes what it would interpret. */
+/* Text for roff, with its special characters escaped. */
 static void roff(FILE *out, const char *text) {
   int line_start = 1;
   for (; *text; text++) {
@@ -23,7 +23,7 @@ static void roff(FILE *out, const char *text) {
   }
 }
 
-/* A manual page's name, "choir-data-build", good until the next call. */
+/* The name of a manual page, "choir-data-build", valid until the next call. */
 static char *page_name(const cli_verb *verb) {
   static char name[64];
   snprintf(name, sizeof name, "choir%s%s", verb ? "-" : "", verb ? verb->name : "");

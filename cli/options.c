@@ -51,7 +51,7 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
     case CLI_PATH:
     case CLI_NEW:
     case CLI_INPUT:
-    case CLI_SMALL: /* opened when all words have been read */
+    case CLI_SMALL: /* opened after all words have been parsed */
     case CLI_OUTPUT:
       if (!*text) return cli_usage("--%s is empty; it needs a value: %s", option->name, option->argument);
       *(const char **)option->target = text;
@@ -73,14 +73,14 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
 
 enum { OPTIONS_MAX = 32 };
 
-/* Former names of options, which scripts still give: of the verb, the old and the new name. */
+/* Former names of options, which scripts may still use: verb, old name, new name. */
 static const char *const renamed[][3] = {{"train", "from", "init-from"},
                                          {"finetune", "from", "init-from"},
                                          {"finetune", "batch-sequences", "batch"},
                                          {"score", "batch-sequences", "batch"},
                                          {"generate", "batch", "slots"}};
 
-/* The row of `renamed` that has the name; NULL: none. */
+/* The row of `renamed` with this name; NULL: none. */
 static const char *const *renaming(const cli_verb *verb, const char *name, size_t length) {
   for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
     if (!strcmp(renamed[i][0], verb->name) && strlen(renamed[i][1]) == length && !strncmp(renamed[i][1], name, length))
@@ -88,7 +88,7 @@ static const char *const *renaming(const cli_verb *verb, const char *name, size_
   return NULL;
 }
 
-/* The option of a verb, or of every verb; its name is NULL where there is none. */
+/* An option of the verb, or one that every verb has; its name is NULL if there is none. */
 static const cli_option *find_option(const cli_verb *verb, const char *name, size_t length) {
   static const cli_option none = {0};
   const char *const *r = renaming(verb, name, length);
@@ -119,7 +119,8 @@ cli_word cli_read_word(const cli_verb *verb, char **words, int left) {
   return w;
 }
 
-/* The nearest option; a field of the config, or what other programs call one, is set by --set. */
+/* Reports an unknown option and suggests the most similar one; for a field of the config, or another program's name
+ * of one, suggests --set. */
 static int unknown_option(const cli_verb *verb, const char *word) {
   char key[64];
   const char *names[OPTIONS_MAX + 1] = {NULL}, *meant;
@@ -156,9 +157,9 @@ static int take_option(const cli_verb *verb, const cli_word *w, int operands_see
   return store(option, w->value, operands_seen);
 }
 
-/* Pipes become files, and outputs are looked at, once nothing is wrong with the words. */
+/* After all words were parsed: copies pipes to files, and checks outputs. */
 static int open_files(const cli_verb *verb, int count, const char **operands) {
-  int small = strstr(verb->operands, "CONFIG") != NULL; /* and not a text or an array of any size */
+  int small = strstr(verb->operands, "CONFIG") != NULL; /* a config, and not a text or an array of any size */
   for (int i = 0; i < count; i++)
     if (cli_ranks_no_pipe(operands[i]) || !(operands[i] = cli_input(operands[i], small))) return CLI_FAILED;
   for (const cli_option *o = verb->options; o->name; o++) {
@@ -174,13 +175,13 @@ static int open_files(const cli_verb *verb, int count, const char **operands) {
   return 0;
 }
 
-/* --resume RUN is meant as --resume --out RUN. */
+/* --resume RUN probably means --resume --out RUN. */
 static int missing_option(const cli_option *o, const char *more) {
   if (!more) return cli_usage("--%s %s is missing", o->name, o->argument);
   return cli_usage("--%s %s is missing; did you mean --%s %s?", o->name, o->argument, o->name, more);
 }
 
-/* Defaults first, then the words; options and operands may be in any order, "--" ends the options. */
+/* Sets defaults first, then parses the words; options and operands may be in any order, "--" ends the options. */
 static int parse(const cli_verb *verb, int count, char **words) {
   char given[OPTIONS_MAX] = {0};
   const char **operands = calloc((size_t)count + 1, sizeof *operands);

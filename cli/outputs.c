@@ -1,5 +1,5 @@
-/* What is wrong with an output is said before the work, which may take hours: it is begun and given up; and one that
- * the command reads is refused. Only the first of several processes writes. */
+/* Checks outputs before work that may take hours: an output is opened and abandoned, and one that the command also
+ * reads is refused. Only the first of several ranks writes. */
 #include <fts.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,8 +31,8 @@ static int has_suffix(const char *name, const char *suffix) {
   return length >= of && !strcmp(name + length - of, suffix);
 }
 
-/* Whether a file in a directory is one that choir put there, and reads when the directory is named. A page or an array
- * of the user's beside them is not. */
+/* Whether a file in a directory is one that choir wrote and reads when the directory is named. A user's page or
+ * array next to them is not. */
 static int is_read(const char *name) {
   static const char *const files[] = CH_RUN_FILES;
   static const char *const suffixes[] = {".safetensors",    ".safetensors.index.json", ".shard",
@@ -43,7 +43,7 @@ static int is_read(const char *name) {
   return found;
 }
 
-/* Whether a directory is choir's, or a model's: of any other, every file below it is a text to read. */
+/* Whether a directory is choir's or a model's: in any other directory, every file below it is an input text. */
 static int is_known(const char *directory) {
   static const char *const marks[] = {"config.json", "data.json", CH_RUN_METRICS};
   struct stat status;
@@ -56,8 +56,8 @@ static int same_file(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* operand: the directory is an operand of the command, and texts in it are inputs; from the directory of an option
- * (--data) only files with names of choir's are. */
+/* operand: the directory is an operand of the command, and all texts in it are inputs; in the directory of an option
+ * (--data) only files with choir's names are. */
 static int holds_file(const char *directory, const struct stat *output, int operand) {
   char *const roots[] = {(char *)(uintptr_t)directory, NULL};
   int found = 0, known = !operand || is_known(directory);
@@ -68,10 +68,10 @@ static int holds_file(const char *directory, const struct stat *output, int oper
   return found;
 }
 
-/* As cp does, by device and inode: whatever names lead to it. */
+/* Compares files by device and inode, like cp: all paths to a file are found. */
 static int check_against(const char *path, const struct stat *output, const char *input, int operand) {
   struct stat status;
-  if (!input || stat(input, &status)) return 0; /* opening says what is wrong */
+  if (!input || stat(input, &status)) return 0; /* reported when the input is opened */
   int same = S_ISDIR(status.st_mode) ? holds_file(input, output, operand) : same_file(&status, output);
   if (!same) return 0;
   char shown[4096];
@@ -98,7 +98,8 @@ int cli_check_apart(const cli_verb *verb, const cli_option *output) {
 int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands) {
   struct stat output;
   int status = 0;
-  if (!strcmp(path, "-") || stat(path, &output) || !S_ISREG(output.st_mode)) return 0; /* nothing that could be lost */
+  if (!strcmp(path, "-") || stat(path, &output) || !S_ISREG(output.st_mode))
+    return 0; /* no existing file that could be overwritten */
   for (int i = 0; i < count && !status; i++) status = check_against(path, &output, operands[i], 1);
   for (const cli_option *o = verb->options; o->name && !status; o++) {
     const char *const *input = o->target;

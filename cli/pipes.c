@@ -1,6 +1,6 @@
-/* Pipes where files are wanted. The library reads files more than once and writes them beside their names; so what
- * comes through a pipe is first copied to a file without a name, and what goes to standard output is made in a
- * temporary directory and copied at the end. TMPDIR says where. */
+/* Pipes in place of files. The library reads files more than once, and writes them under temporary names; so input
+ * from a pipe is first copied to an unnamed file, and a result for standard output is written to a temporary directory
+ * (in TMPDIR) and copied at the end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 enum { INPUTS_MAX = 16, PIECE = 1 << 16 };
 
 static struct {
-  char path[INPUTS_MAX][32]; /* /proc/self/fd/N of what has been copied */
+  char path[INPUTS_MAX][32]; /* /proc/self/fd/N of each copy */
   int inputs, standard_input_read;
-  ch_temporary place;  /* of what goes to standard output; who comes later cleans up after one that is killed */
-  char result[4200];   /* the file in it; "": nothing goes there */
-  int standard_output; /* the real one */
+  ch_temporary place;  /* staging directory of the result; later processes remove that of a killed one */
+  char result[4200];   /* the file in it; "": nothing goes to standard output */
+  int standard_output; /* the real standard output */
 } pipes;
 
 static const char *temporary_place(void) {
@@ -36,7 +36,7 @@ static int write_bytes(int to, const char *data, size_t bytes) {
   return 0;
 }
 
-/* At most so many bytes from one descriptor to another; -1 with errno, 1: there are more. */
+/* Copies at most `max` bytes from one descriptor to another; -1 with errno, 1: there are more. */
 static int copy_bytes(int from, int to, uint64_t max) {
   char piece[PIECE];
   for (ssize_t n; (n = read(from, piece, sizeof piece)) != 0;) {
@@ -48,8 +48,8 @@ static int copy_bytes(int from, int to, uint64_t max) {
   return 0;
 }
 
-/* The most bytes to copy of a pipe, which may be endless: half of the free space. A device, such as /dev/zero, gives
- * little. */
+/* The maximum number of bytes to copy from a pipe, which may be endless: half of the free space. A device, such as
+ * /dev/zero, is limited to little. */
 static uint64_t max_bytes(int from, int to, int small) {
   struct stat status;
   struct statvfs space;
@@ -57,7 +57,7 @@ static uint64_t max_bytes(int from, int to, int small) {
   return fstatvfs(to, &space) ? UINT64_MAX : (uint64_t)space.f_bavail * space.f_frsize / 2;
 }
 
-/* An open file without a name, as a path; NULL after a message. */
+/* Copies a stream to an unnamed open file and returns its path; NULL after a message. */
 static const char *spool(int from, const char *name, int small) {
   char pattern[4096];
   int failed = -1;
@@ -108,7 +108,7 @@ const char *cli_output(const char *path) {
   cli_show_as(pipes.result, "standard output");
   fflush(stdout);
   pipes.standard_output = dup(STDOUT_FILENO);
-  dup2(STDERR_FILENO, STDOUT_FILENO); /* what verbs tell people must not be between the bytes */
+  dup2(STDERR_FILENO, STDOUT_FILENO); /* messages of verbs must not be mixed with the bytes */
   return pipes.result;
 }
 

@@ -1,4 +1,4 @@
-/* choir plan: what training on a cluster would take, for every way to lay it out. */
+/* choir plan: estimates training on a cluster for every possible layout. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static struct {
 
 static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
 
-/* An exit status: whether no layout can be. */
+/* Reports that no layout is possible; returns an exit status. */
 static int none(const ch_plan *plan) {
   return *plan->layout[0].refused ? cli_fail_with("no layout of %d ranks is possible", plan->ranks) : 0;
 }
@@ -66,7 +66,7 @@ static void add_row(cli_table *table, const ch_plan *plan, const ch_plan_layout 
   cli_cell(table, "%s", l->bound);
 }
 
-enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
+enum { SHOWN = 12 }; /* maximum rows of a list; JSON and the page have all */
 
 static int print_table(const ch_plan *plan) {
   cli_table table;
@@ -139,7 +139,7 @@ static int print_details(const ch_plan *plan, const ch_plan_layout *l) {
   return status;
 }
 
-/* The layout that --layout names, or the fastest; NULL: there is none. */
+/* The layout named by --layout, or the fastest; NULL: none. */
 static const ch_plan_layout *chosen(const ch_plan *plan) {
   char name[64];
   for (const ch_plan_layout *l = plan->layout; l < plan->layout + plan->count && !*l->refused; l++) {

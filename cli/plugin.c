@@ -1,4 +1,4 @@
-/* --plugin FILE, before any verb reads a config: routers of somebody's own. */
+/* --plugin FILE, handled before any verb reads a config: third-party routers. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,7 +11,8 @@ const cli_option cli_plugin_option = {
     &files,   NULL,   "a router of your own, in Python or C (docs/adding-a-router.md); may be repeated",
     0};
 
-/* A pipe would keep the one who opens it waiting, and Python runs a folder that has a __main__.py. */
+/* Loads a plug-in. Pipes are refused, because opening one blocks; and folders, because Python runs one that has a
+ * __main__.py. */
 static int load(const char *file) {
   struct stat found;
   const char *dot = strrchr(file, '.');

@@ -1,5 +1,5 @@
-/* Routers in a file of Python. Python runs as a process of its own beside the program, which asks it over a socket: it
- * needs no library of Python, goes with MPI, and what Python does to itself ends a run with a message. */
+/* Routers defined in a Python file. Python runs in a separate process, to which the program sends requests over a
+ * socket: so the program does not need Python's library, works with MPI, and reports a crash of Python as an error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,10 +9,10 @@
 
 #include "cli.h"
 
-/* One choice asked for, before its scores [n,e] float, valid [n] and state [e]; or a state, before demand [e] and
- * state; or a loss, before scores, valid and chosen [n,e]; or a ranking, before scores and valid.
- * python/choir/_serve.py reads it. The answer is an int: 0, and chosen [n,e], state [e], the loss and its gradient
- * [n,e] float, or the ranking [n,e] float; or another, and a message. */
+/* Requests: CHOICE, followed by scores [n,e] float, valid [n] and state [e]; STATE, followed by demand [e] and
+ * state; LOSS, followed by scores, valid and chosen [n,e]; RANKING, followed by scores and valid.
+ * python/choir/_serve.py reads them. The response is an int: 0, and chosen [n,e], state [e], the loss and its gradient
+ * [n,e] float, or the ranking [n,e] float; or nonzero, and an error message. */
 enum { CHOICE, STATE, LOSS, RANKING };
 typedef struct {
   int32_t router, n, e, sequence_length, capacity, training, layer, asks, choices;
@@ -21,7 +21,7 @@ typedef struct {
 } question;
 
 typedef struct {
-  int socket, number; /* of the router in its file */
+  int socket, number; /* number: index of the router in its file */
 } python_router;
 
 static int move(int socket, void *bytes, size_t count, int sends) {
@@ -39,7 +39,7 @@ typedef struct {
   size_t count;
 } sent_array;
 
-/* Sends a question with three arrays and reads `bytes` of answer, or what is wrong. */
+/* Sends a request with three arrays and reads `bytes` of response, or an error message. */
 static int request(const python_router *r, const choir_plugin_call *call, int asks, const sent_array parts[3],
                    void *answer, size_t bytes) {
   int32_t code = 0;
@@ -112,7 +112,7 @@ static int register_router(const json_t *json, choir_router_common *common) {
                              .observe = json_is_true(json_object_get(json, "has_observe")) ? request_state : NULL});
 }
 
-/* The socket stays open as long as the program, and so do the definition and its context. */
+/* Registers a router. The socket, the definition and its context stay for the lifetime of the program. */
 static int add_router(int socket, int number, const json_t *json) {
   python_router *context = malloc(sizeof *context);
   if (!context) return cli_fail_with("no memory for a router");
@@ -140,7 +140,7 @@ static int add_router(int socket, int number, const json_t *json) {
   return register_router(json, &common) ? cli_fail() : 0;
 }
 
-/* What the file has, in JSON behind its length. */
+/* Reads the list of routers in the file: its length, then JSON. */
 static int read_routers(int socket, const char *file) {
   int32_t size;
   enum { MAX = 1 << 20 };
@@ -162,11 +162,11 @@ static int read_routers(int socket, const char *file) {
   return status;
 }
 
-/* The child: Python, which reads from its side of the socket until the program ends. */
+/* The child process: Python, which reads requests from its end of the socket until the program ends. */
 static void become_python(int socket, const char *file) {
   char number[16];
   snprintf(number, sizeof number, "%d", socket);
-  dup2(STDERR_FILENO, STDOUT_FILENO); /* what a router prints is no result of the program */
+  dup2(STDERR_FILENO, STDOUT_FILENO); /* output of a router is not a result of the program */
   cli_python("--plugin", "choir._serve", "cffi,numpy,choir", 2, (const char *const[]){number, file});
   _exit(CLI_FAILED);
 }
@@ -179,6 +179,6 @@ int cli_load_python(const char *file) {
   if (child < 0) return cli_fail_with("plug-in %s: %s", file, strerror(errno));
   close(pair[child ? 1 : 0]);
   if (!child) become_python(pair[1], file);
-  fcntl(pair[0], F_SETFD, FD_CLOEXEC); /* a program that this one starts would keep Python waiting */
+  fcntl(pair[0], F_SETFD, FD_CLOEXEC); /* otherwise a program started by this one would keep Python alive */
   return read_routers(pair[0], file);
 }

@@ -1,4 +1,4 @@
-/* choir probe: changes tokens and looks whether logits that should not know them change. */
+/* choir probe: changes tokens and compares logits that should not depend on them. */
 #include "probe/probe.h"
 
 #include "cli.h"
@@ -8,7 +8,7 @@ static struct {
   choir_model_options run;
   ch_probe_options probe;
   const char *tokens;
-  ch_npy given; /* what `tokens` names */
+  ch_npy given; /* content of `tokens` */
   cli_list routings;
   int json;
 } o = {.run = CHOIR_MODEL_OPTIONS_INIT};
@@ -57,7 +57,8 @@ static void print_result(const ch_probe_result *r) {
   print_effect("differs alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
 }
 
-/* Probes one routing and adds 1 to *leaks if it breaks its declared causality. Returns an error code of the library. */
+/* Probes one routing and adds 1 to *leaks if it violates its declared causality. Returns an error code of the
+ * library. */
 static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
   ch_probe_result r;
   int code = ch_probe(model, tokenizer, &o.probe, &r);
@@ -77,8 +78,8 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *r
   return 0;
 }
 
-/* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
- * batch is too small for their pools, are left out. */
+/* Probes the requested routings, or all that the router has; of these, routings that cannot run without thresholds,
+ * or because the batch is too small for their pools, are skipped. */
 static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
   const char *router = cli_field(choir_model_config(model), "router.name");
   int all = !o.routings.count;

@@ -1,4 +1,4 @@
-/* Progress of long work. */
+/* Progress of long operations. */
 #include <stdarg.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -14,7 +14,8 @@ double cli_seconds(void) {
 }
 
 void cli_progress_begin(cli_progress *progress, FILE *out) {
-  int terminal = isatty(fileno(out)) && choir_ranks_size(cli_ranks()) == 1; /* mpirun gives one, wherever it prints */
+  int terminal = isatty(fileno(out)) && choir_ranks_size(cli_ranks()) ==
+                                            1; /* mpirun gives every process a terminal, wherever its output goes */
   *progress = (cli_progress){.out = out, .terminal = terminal, .started = cli_seconds()};
   progress->shown = progress->started;
 }
@@ -26,8 +27,8 @@ int cli_progress_due(cli_progress *progress) {
   return 1;
 }
 
-/* Bytes of the text that a line of `room` columns shows. A wrapped line could not be redrawn, so a longer one ends with
- * the last field that fits, or word: fields end at two spaces or a comma. */
+/* The number of bytes of text to show in a line of `columns` columns. A wrapped line could not be redrawn, so a
+ * longer text is cut after the last field (fields end at two spaces or a comma) or word that fits. */
 static int fields_that_fit(const char *text, int columns) {
   int end = 0, word = columns;
   if (strlen(text) <= (size_t)columns) return (int)strlen(text);
@@ -60,7 +61,7 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
 int cli_progress_count(void *context, const choir_progress *p) {
   int64_t done = p->done, total = p->total;
   cli_progress *progress = context;
-  if (!total) progress->started = cli_seconds(); /* the estimate of the remaining time leaves out the reading */
+  if (!total) progress->started = cli_seconds(); /* the estimate of the remaining time excludes reading */
   double seconds = cli_seconds() - progress->started;
   if (total && done >= total) {
     cli_progress_clear(progress);
@@ -86,7 +87,7 @@ int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eva
                  choir_eval_result *result) {
   cli_progress progress;
   cli_progress_begin(&progress, stderr);
-  progress.routing = choir_model_routing(model); /* evaluations by several routings may follow one another */
+  progress.routing = choir_model_routing(model); /* there may be several evaluations with different routings */
   options.progress = cli_progress_count;
   options.context = &progress;
   int code = (calibrate ? choir_calibrate : choir_eval)(model, tokenizer, &options, result);
@@ -95,7 +96,7 @@ int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eva
 }
 
 void cli_progress_clear(cli_progress *progress) {
-  if (progress->stands) fputs("\r\033[K", progress->out); /* else it would take somebody else's line */
+  if (progress->stands) fputs("\r\033[K", progress->out); /* otherwise it would erase another program's line */
   progress->stands = 0;
   fflush(progress->out);
 }

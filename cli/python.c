@@ -1,4 +1,4 @@
-/* Hands over to a module of the Python package, as git does to git-NAME. */
+/* Replaces this process by a module of the Python package, like git running git-NAME. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 
 #include "cli.h"
 
-/* Its words: what for, the module, what that needs, and then the module's. Where the interpreter lacks something, that
- * of the system may have it. */
+/* Arguments: the purpose, the module, its required modules, and then the module's own arguments. If this interpreter
+ * lacks a module, the system's may have it. */
 static const char script[] =
-    "import sys\n" /* no other module yet: before Python 3.11 it would come from the current directory */
+    "import sys\n" /* imports no other module yet: before Python 3.11 it would be found in the current directory */
     "sys.path[:] = [path for path in sys.path if path]\n"
     "import importlib.util, os\n"
     "what, module, needed = sys.argv[1:4]\n"
@@ -32,7 +32,7 @@ static const char script[] =
     "             + ' (or set CHOIR_PYTHON to another interpreter)')\n"
     "import runpy\n"
     "if os.environ.get('PYTHONSAFEPATH') == 'choir':\n"
-    "    del os.environ['PYTHONSAFEPATH']\n" /* which is not for programs that a plug-in starts */
+    "    del os.environ['PYTHONSAFEPATH']\n" /* must not apply to programs that a plug-in starts */
     "del sys.argv[1:4]\n"
     "runpy.run_module(module, run_name='__main__', alter_sys=True)\n";
 
@@ -44,8 +44,8 @@ static int is_current_directory(const char *entry, size_t length) {
   return i == length;
 }
 
-/* Adds the entries of a list with colons between them, but for the current directory: whoever else wrote a file there
- * would have it run. */
+/* Adds the entries of a colon-separated list, except the current directory: Python would run files that other users
+ * placed there. */
 static int add_entries(ch_buffer *list, const char *entries) {
   for (const char *end; entries; entries = *end ? end + 1 : NULL) {
     end = strchrnul(entries, ':');
@@ -57,14 +57,14 @@ static int add_entries(ch_buffer *list, const char *entries) {
   return CHOIR_OK;
 }
 
-/* Whether there is such a file in a path from the program's directory. probe [PATH_MAX]: the path */
+/* Whether a file exists at a path relative to the program's directory. probe [PATH_MAX]: the path */
 static int is_there(char *probe, const char *directory, const char *path, const char *file) {
   if (snprintf(probe, PATH_MAX, "%s/%s%s", directory, path, file) >= PATH_MAX || access(probe, R_OK)) return 0;
   probe[strlen(probe) - strlen(file)] = 0;
   return 1;
 }
 
-/* Python imports from choir's package first, then from what PYTHONPATH names. */
+/* Makes Python import from choir's package first, then from PYTHONPATH. */
 static int set_python_path(const char *directory) {
   static const char package[] = "/choir/study/__main__.py", *const places[] = {"../python", "../..",
                                                                                "../lib/python3/dist-packages"};
@@ -86,7 +86,7 @@ static int offer_library(const char *directory, const char *path) {
   return setenv("CHOIR_LIBRARY", probe, 1);
 }
 
-/* In a build folder of the source tree, installed, or in a wheel. */
+/* Finds the Python package in a build folder of the source tree, an installation, or a wheel. */
 static int find_parts(void) {
   char program[PATH_MAX];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

@@ -1,4 +1,4 @@
-/* Several processes at one verb: started by mpirun or srun, this one is one of them. The first one speaks. */
+/* Several processes running one verb, started by mpirun or srun: this one is one of them. Only the first prints. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ static int is_shared(const cli_verb *verb) {
   return 0;
 }
 
-/* Not the first process alone: it may be the silent one. */
+/* Reports a rank that does not respond. Every rank does, because the first one may be the silent one. */
 static int on_silence(void *context, const choir_event *event) {
   fflush(stdout);
   fprintf(stderr, "choir: %s: the rank or its machine has stopped, or needs longer than --rank-timeout\n",
@@ -28,7 +28,7 @@ static int on_silence(void *context, const choir_event *event) {
   _exit(CLI_SILENT);
 }
 
-/* Lines of a process that is not the first. */
+/* Writes lines of a rank other than the first, each with its rank. */
 static ssize_t put_lines(void *context, const char *text, size_t size) {
   for (const char *line = text, *end = text + size, *next; line < end; line = next) {
     const char *newline = memchr(line, '\n', (size_t)(end - line));
@@ -38,7 +38,8 @@ static ssize_t put_lines(void *context, const char *text, size_t size) {
   return (ssize_t)size;
 }
 
-/* A silent process speaks; errors stay with the first one. musl's stdout cannot be changed: its lines bear no rank. */
+/* Prints the output of a further rank, each line with its rank; errors stay with the first rank. With musl, stdout
+ * cannot be redirected: its lines have no rank. */
 static void speak(void) {
   FILE **out = _Generic(&stdout, FILE * * : &stdout, default : NULL);
   FILE *lines = out ? fopencookie(NULL, "w", (cookie_io_functions_t){.write = put_lines}) : stdout;
@@ -48,14 +49,15 @@ static void speak(void) {
   if (out) *out = lines;
 }
 
-/* The first rank prints the error of any other. */
+/* Agrees on a status: the first rank prints the error of any other. */
 int cli_ranks_agree(int status) {
   int worst = choir_ranks_agree_message(ranks, status, cli_said());
   if (worst && !status) cli_fail();
   return worst;
 }
 
-/* Every process begins with this, even if its words are wrong: the others would wait for one that left. */
+/* Called first by every process, even if its words are wrong: otherwise the others would wait for a process that
+ * ended. */
 static int agree_on_start(const char *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
   if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* on all ranks: their builds differ */
@@ -65,8 +67,7 @@ static int agree_on_start(const char *verb, int status) {
 
 int cli_ranks_join(const cli_verb *verb) {
   if (ranks) return 0;
-  if (verb && !strcmp(verb->name, "train"))
-    cli_catch_signals(); /* before processes find each other, which takes its time */
+  if (verb && !strcmp(verb->name, "train")) cli_catch_signals(); /* before the processes connect, which may take long */
   if (choir_ranks_create(&ranks)) return cli_fail();
   if (choir_ranks_rank(ranks)) cli_be_silent();
   return 0;

@@ -1,4 +1,4 @@
-/* choir report: one HTML file about a run, or about several beside each other. */
+/* choir report: writes one HTML file about one or several runs. */
 #include "pages/report.h"
 
 #include "cli.h"
@@ -13,7 +13,8 @@ static int run_report(int count, const char *const *operands) {
   if (!out && count > 1) return cli_usage("--out FILE.html is required for several runs");
   if (!out) {
     snprintf(page_path, sizeof page_path, "%s/" CH_RUN_PAGE, operands[0]);
-    if (ch_regular_exists(page_path, &there)) return cli_fail(); /* never through a link: nobody has named this file */
+    if (ch_regular_exists(page_path, &there))
+      return cli_fail(); /* never through a link: the user has not named this file */
     out = page_path;
   }
   if (ch_report_write(operands, count, out)) return cli_fail();

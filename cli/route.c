@@ -1,4 +1,4 @@
-/* choir route: any matrix of affinities through any router. */
+/* choir route: applies any router to any matrix of scores. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@ static struct {
 } o;
 static choir_route_request request;
 
-/* Reads an optional array beside the scores, an entry for each of their n rows or columns; NULL path: leaves it empty.
- */
+/* Reads an optional array that belongs to the scores, with one entry for each of their n rows or columns; NULL path:
+ * leaves it empty. */
 static int read_optional(const char *path, ch_npy_type type, int64_t n, const char *of, ch_npy *array) {
   *array = (ch_npy){0};
   if (!path) return 0;
@@ -25,7 +25,7 @@ static int read_optional(const char *path, ch_npy_type type, int64_t n, const ch
                        of);
 }
 
-/* A router without pools has no routing called as one, except for "batch". */
+/* The properties of the config's routing; a router without pools only has the routing "batch". */
 static choir_routing_properties properties(const choir_config *config) {
   choir_routing_properties p = {0};
   if (choir_router_get_properties(o.router, cli_field(config, "router.pool"), &p))
@@ -33,16 +33,16 @@ static choir_routing_properties properties(const choir_config *config) {
   return p;
 }
 
-/* Nonzero when a token's experts depend on other tokens, as it was routed here. */
+/* Nonzero if a token's experts depend on other tokens in this routing. */
 static int looks(const choir_config *config) {
   return !o.thresholds && choir_router_looks_across_tokens(config, request.training);
 }
 
-/* What a routing leaves. */
+/* The result of a routing. */
 typedef struct result {
   float *gates; /* [n,e] */
   choir_route_stats stats;
-  json_t *tokens_of; /* for each expert the tokens that it took */
+  json_t *tokens_of; /* for each expert its assigned tokens */
 } result;
 
 static void keep(void *context, const choir_routing *r) {
@@ -59,7 +59,7 @@ static void keep(void *context, const choir_routing *r) {
   }
 }
 
-/* The assignment of the first experts and tokens: a table that a person can check. */
+/* Prints the assignment of the first experts and tokens, as a table to check by eye. */
 static int print_tokens_of(const result *r, int n) {
   enum { EXPERTS = 16, TOKENS = 12 };
   char heads[80];
@@ -113,7 +113,7 @@ static int print_result(const choir_config *config, int n, result *r) {
   return status;
 }
 
-/* A value is named by its array and place; the file is known here only. */
+/* Adds the file name to the library's error, which names a value by array and position. */
 static int refuse_scores(const char *scores_path) {
   const struct {
     const char *array, *path;
@@ -181,7 +181,7 @@ static int check_flags(const choir_config *config) {
   return 0;
 }
 
-/* The config of the router that the options ask for; an exit status. */
+/* Makes the config of the router from the options; returns an exit status. */
 static int make_config(choir_config *config) {
   char factor[32];
   if (choir_config_set(config, "router.name", o.router)) return cli_fail();

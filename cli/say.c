@@ -1,5 +1,5 @@
-/* Text that comes from files or models on its way to a terminal, where it is shown and not obeyed (elsewhere it is left
- * as it is), and messages on standard error, each after the name of the verb. */
+/* Prints text from files or models to a terminal with control characters escaped (unchanged if not a terminal), and
+ * messages to standard error, each after the verb's name. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static struct { const char *path, *name; } names[NAMES_MAX];
 static int named;
 
 void cli_show_as(const char *path, const char *name) {
-  if (named == NAMES_MAX) return; /* more than there are pipes */
+  if (named == NAMES_MAX) return; /* more than the maximum number of pipes */
   names[named].path = path;
   names[named++].name = name;
 }
@@ -23,7 +23,7 @@ static void replace(char *text, size_t room, const char *path, const char *name)
   free(rest);
 }
 
-/* The names in the places of such paths. */
+/* Replaces such paths by the names that the user gave. */
 static void show_names(char *text, size_t room) {
   for (int i = 0; i < named; i++) replace(text, room, names[i].path, names[i].name);
 }
@@ -63,7 +63,7 @@ void cli_be_silent(void) {
   if (!freopen("/dev/null", "w", stdout)) fclose(stdout);
 }
 
-/* A message, after the name of the verb; it wraps where people read it, and is one line elsewhere. */
+/* Prints a message after the verb's name; wrapped on a terminal, one line elsewhere. */
 static void put_message(const char *kind, const char *text) {
   FILE *out = silent ? stdout : stderr;
   int at = fprintf(out, "choir%s%s: %s", current ? " " : "", current ? current->name : "", kind);

@@ -1,4 +1,4 @@
-/* choir score: likelihoods of continuations, and a task's labels by them. */
+/* choir score: likelihoods of continuations, and predictions of a task's labels. */
 #include "cli.h"
 
 static cli_score_options o = {

@@ -1,10 +1,10 @@
-/* choir score --requests: how likely continuations are. */
+/* choir score --requests: log-likelihoods of continuations. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* A request's line, to which its texts belong, and its tokens where it gives them; NULL: it does not. */
+/* The parsed line of a request, which owns its texts, and its tokens if given; NULL: not given. */
 typedef struct {
   json_t *line;
   int32_t *tokens[2];
@@ -13,7 +13,7 @@ typedef struct {
 /* Requests in the order of the file. */
 typedef struct {
   const char *path;
-  ch_buffer request, given; /* choir_score_request and given of each */
+  ch_buffer request, given; /* arrays of choir_score_request and `given` */
   int64_t count;
 } requests_work;
 
@@ -23,7 +23,7 @@ static int refuse_line(const requests_work *w, int64_t line, const char *what) {
   return cli_fail_with("%s: line %lld: %s", w->path, (long long)line, what);
 }
 
-/* Token ids; whether they are in the vocabulary the library checks. */
+/* Reads token ids; the library checks that they are in the vocabulary. */
 static int read_tokens(const requests_work *w, int64_t line, const json_t *array, int32_t **tokens, choir_prompt *to) {
   size_t count = json_array_size(array), i;
   const json_t *id;
@@ -40,7 +40,7 @@ static int read_tokens(const requests_work *w, int64_t line, const json_t *array
   return 0;
 }
 
-/* "context" or "context_tokens", whatever `name` is. */
+/* Reads "NAME" as text or "NAME_tokens" as ids, where NAME is `name`: context or continuation. */
 static int read_side(const requests_work *w, int64_t line, const json_t *object, const char *name, int32_t **tokens,
                      choir_prompt *to) {
   char other[32];
@@ -96,7 +96,8 @@ static int read_requests(requests_work *w) {
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }
 
-/* Models that are trained by masking have numbers of other names, since these are no log-likelihoods. */
+/* Prints a score. For models that are trained by masking the fields have other names, since these scores are not
+ * log-likelihoods. */
 static int print_score(const requests_work *w, const choir_tokenizer *tokenizer, int64_t i,
                        const choir_score_result *result, int tokens) {
   const choir_scored *s = &result->score[i];
@@ -134,7 +135,7 @@ static int score_requests(cli_score_options *o, choir_model *model, const choir_
   int status = 0;
   cli_progress_begin(&progress, stderr);
   int masked = cli_predicts_masked(model);
-  int code = masked ? CHOIR_OK : choir_model_check_causal(model); /* as --routing asked for */
+  int code = masked ? CHOIR_OK : choir_model_check_causal(model); /* the routing that --routing requests */
   if (!code) code = choir_score(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();

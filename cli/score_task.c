@@ -1,10 +1,10 @@
-/* choir score --task: how often a model is right about a labelled set. */
+/* choir score --task: accuracy of a model on a labelled set. */
 #include <math.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* A line: accuracy, and what else the task wants to know. */
+/* Prints a line with accuracy and the task's other measures. */
 static void print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
   char more[96] = "";
   if (!isnan(m->matthews)) snprintf(more, sizeof more, "  Matthews" CLI_TIE "%.3f", m->matthews);
@@ -39,7 +39,7 @@ static json_t *measure_json(const choir_task_measure *m) {
                    cli_json_real(m->matthews), "f1", cli_json_real(m->f1));
 }
 
-/* `own`: the name of the measure of each text by itself. */
+/* `own`: the name of the measure with each text routed by itself. */
 static int print_task_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r,
                            const char *own) {
   json_t *root =

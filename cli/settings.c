@@ -1,4 +1,4 @@
-/* Configs as verbs take them: from a file or a directory, with --set KEY=VALUE. */
+/* Reads configs for verbs: from a file or a directory, with --set KEY=VALUE. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ int cli_apply_settings(choir_config *config, const cli_list *settings) {
   return choir_config_update(config, keys, values, settings->count) ? cli_fail() : 0;
 }
 
-/* Options of a layer that trains; routing by itself does not look at them. */
+/* Whether it is an option of a layer in training; routing alone does not use it. */
 static int is_of_layers(const char *option) {
   static const char *const names[] = {"aux_loss_weight", "consistency_weight", "decay", "jitter", "threshold_after"};
   int found = 0;
@@ -68,7 +68,7 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config **c
 }
 
 const char *cli_field(const choir_config *config, const char *key) {
-  enum { VALUES = 16 }; /* more than one call of printf takes */
+  enum { VALUES = 16 }; /* more than one call of printf uses */
   static char values[VALUES][CHOIR_VALUE_BYTES];
   static int next;
   char *value = values[next++ % VALUES];
@@ -79,7 +79,7 @@ int cli_count_of(const choir_config *config, const char *key) { return (int)choi
 
 int cli_predicts_masked(const choir_model *model) { return choir_config_mask_token(choir_model_config(model)) >= 0; }
 
-/* Every number that is given has the right form for a field; whether it is in range the library says. */
+/* Sets the vocabulary size; any number has the right form, and the library checks the range. */
 static void set_vocabulary(choir_config *config, int size) {
   char text[16];
   snprintf(text, sizeof text, "%d", size);

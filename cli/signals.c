@@ -1,4 +1,4 @@
-/* Being asked to stop. */
+/* Signals that request a stop. */
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -10,10 +10,10 @@ static volatile sig_atomic_t stop;
 
 static void on_signal(int number) { stop = 1; }
 
-/* What the parent ignores, as nohup does and a script for its background jobs, stays ignored. UCX, which Open MPI 5
- * brings, catches SIGHUP as it is loaded: so signals that are ignored, a bit each, are noted before libraries begin,
- * and are ignored again after that. By the call itself, since sanitizers, which replace sigaction, have not begun
- * either. */
+/* Signals that the parent process ignores, as nohup and scripts with background jobs do, stay ignored. UCX, which
+ * comes with Open MPI 5, catches SIGHUP when it is loaded: so ignored signals (one bit each) are recorded before
+ * libraries are initialized, and ignored again afterwards. This uses the system call, because sanitizers, which replace
+ * sigaction, are not initialized yet either. */
 static unsigned long ignored;
 
 static void note_ignored(void) {
@@ -41,9 +41,9 @@ static void catch_one(int number, int flags) {
 }
 
 void cli_catch_signals(void) {
-  static const int asked[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}; /* USR1, USR2: a job's time is nearly over */
+  static const int asked[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}; /* USR1, USR2: a job's time limit is near */
   for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
-    catch_one(asked[i], (int)SA_RESETHAND); /* the second one has its usual effect: a way out of a step that hangs */
+    catch_one(asked[i], (int)SA_RESETHAND); /* the second signal has its default effect: it ends a step that hangs */
   catch_one(SIGXCPU, 0);                    /* comes every second, until the limit that kills */
 }
 
@@ -51,7 +51,7 @@ void cli_catch_closed_output(void) {
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART; /* for every line that is still printed */
+  action.sa_flags = SA_RESTART; /* printing continues after a signal */
   sigaction(SIGPIPE, &action, NULL);
 }
 

@@ -1,4 +1,4 @@
-/* Before anything else: what the system may have withheld from this process, and a word where it would die without. */
+/* Prepares the process before anything else: replaces missing standard streams, and reports fatal signals. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -8,8 +8,8 @@
 
 #include "cli.h"
 
-/* Where a standard stream was closed, the next file to be opened would take its place, and get what is printed. What is
- * printed to a closed standard output is lost, and main says so: it cannot be written. */
+/* If a standard stream was closed, the next opened file would get its descriptor, and with it the printed text.
+ * Output to a closed standard output is lost, and main reports that it cannot be written. */
 static int fill_standard_streams(void) {
   for (int fd = 0; fd <= 2; fd++)
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) != fd)
@@ -25,7 +25,7 @@ static int check_stack(void) {
                        (unsigned long long)limit.rlim_cur >> 10, (unsigned long long)min >> 10);
 }
 
-/* ---- in a handler: nothing but system calls */
+/* ---- in a signal handler: system calls only */
 
 static void say(const char *text) {
   size_t left = strlen(text);
@@ -38,7 +38,8 @@ static void say(const char *text) {
 
 static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-/* One line of /proc/self/maps: "begin-end rwxp offset device inode  path". The path if it holds the address. */
+/* Parses one line of /proc/self/maps, "begin-end rwxp offset device inode  path". Returns the path if the mapping
+ * contains the address. */
 static const char *path_in_line(const char *line, uintptr_t address) {
   uintptr_t bound[2] = {0};
   for (int i = 0; i < 2; i++, line++)
@@ -83,7 +84,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   }
   say(" Checkpoints that were saved are whole; 'choir train --resume' goes on from the newest.\n");
   if (file) _exit(CLI_FAILED);
-  raise(number); /* its usual effect, now that the handler is gone */
+  raise(number); /* default action, now that the handler is removed */
 }
 
 #ifdef CHOIR_SANITIZED
@@ -92,7 +93,7 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* On a stack of their own: where the usual one has no room there must still be a word. */
+/* Catches fatal signals, on a separate stack, because a stack overflow must be reported, too. */
 static void catch_faults(void) {
   static char stack[1 << 16];
   static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT};
@@ -105,9 +106,9 @@ static void catch_faults(void) {
 }
 
 int cli_start(void) {
-  if (fill_standard_streams()) return CLI_FAILED; /* and nowhere to say so */
-  signal(SIGXFSZ, SIG_IGN);                       /* a file that may not grow is an error of the write */
+  if (fill_standard_streams()) return CLI_FAILED; /* without a stream to report this */
+  signal(SIGXFSZ, SIG_IGN);                       /* exceeding a file size limit becomes an error of the write */
   cli_json_watch();
-  if (!SANITIZED) catch_faults(); /* sanitizers say more */
+  if (!SANITIZED) catch_faults(); /* sanitizers report more */
   return check_stack();
 }

@@ -1,4 +1,4 @@
-/* choir study: hands over to the Python package choir.study, as git does to git-NAME. */
+/* choir study: runs the Python package choir.study, like git running git-NAME. */
 #include "cli.h"
 
 static int run_study(int count, const char *const *words) {

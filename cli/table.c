@@ -1,11 +1,11 @@
-/* Tables whose columns fit the terminal. */
+/* Tables with columns that fit the terminal. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 
-enum { TEXT_MIN = 16 }; /* columns that are worth wrapping text in */
+enum { TEXT_MIN = 16 }; /* minimum width for wrapped text */
 
 void cli_table_begin(cli_table *table, int indent, const char *heads) {
   *table = (cli_table){.indent = indent, .last_text = 1};
@@ -30,7 +30,7 @@ void cli_cell(cli_table *table, const char *format, ...) {
   table->cells++;
 }
 
-/* Widths of the columns, 0 for those that have a dash or nothing in every row; nonzero: the table has heads. */
+/* Computes the column widths, 0 for columns that contain only dashes or nothing; nonzero: the table has a header. */
 static int measure(const cli_table *table, int *width) {
   int heads = 0, used[CLI_TABLE_COLUMNS] = {0};
   const char *cell = (const char *)table->text.data;
@@ -47,10 +47,10 @@ static int measure(const cli_table *table, int *width) {
   return heads;
 }
 
-/* The row's cells from `cell` on. The last column wraps; where too little room is left for it, it has lines of its own.
- */
+/* Prints a row from cell `cell` on. The last column wraps; if too little space is left for it, it is printed on
+ * separate lines. */
 static const char *print_row(const cli_table *table, const char *cell, const int *width, int gap, int columns) {
-  int at = table->indent, owed = table->indent; /* blanks before the next cell */
+  int at = table->indent, owed = table->indent; /* owed: spaces to print before the next cell */
   for (int i = 0; i < table->columns; i++, cell += strlen(cell) + 1) {
     int size = cli_width(cell, strlen(cell)), last = i + 1 == table->columns;
     if (!width[i]) continue;

@@ -1,4 +1,4 @@
-/* Numbers and small charts for people, and the pieces of JSON that several verbs print. */
+/* Numbers and small charts as text, and parts of JSON that several verbs print. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "cli.h"
 
-/* One of sixteen buffers in turn, so that one printf can hold several numbers. */
+/* Returns one of sixteen buffers in turn, so that one printf can use several numbers. */
 static char *buffer(void) {
   static char ring[16][32];
   static unsigned next;
@@ -54,10 +54,10 @@ const char *cli_duration(double seconds) {
   return text;
 }
 
-/* The purposes of memory, by name. */
+/* Names of the purposes of memory. */
 static const struct {
   const char *name;
-  size_t at; /* in choir_memory */
+  size_t at; /* offset in choir_memory */
 } purposes[] = {{"weights", offsetof(choir_memory, weights)},
                 {"gradients", offsetof(choir_memory, gradients)},
                 {"optimizer", offsetof(choir_memory, optimizer)},
@@ -112,7 +112,7 @@ char *cli_unescape(const char *text) {
   return result;
 }
 
-static atomic_int json_lost; /* memory ran out: an object may lack what was put into it */
+static atomic_int json_lost; /* memory ran out: an object may be incomplete */
 
 static void *json_memory(size_t bytes) {
   void *memory = malloc(bytes);
@@ -178,14 +178,14 @@ void cli_print_histogram(const choir_route_stats *stats) {
   printf("  experts   tokens   share\n");
   for (int i = 0; i <= last; i++) {
     double count = (double)stats->histogram[i], width = 40 * count / (double)max;
-    int bar = (int)ceil(width < 1 ? width : width - 0.5); /* what is there is seen */
+    int bar = (int)ceil(width < 1 ? width : width - 0.5); /* a nonzero value is visible */
     printf("  %7d %8s  %5.1f %%  %.*s\n", i, cli_count(count), total ? 100 * count / (double)total : 0.0, bar,
            "########################################");
   }
 }
 
-/* One character for each expert, by its load against the mean: a row of sixteen grey levels would claim more than it
- * shows. */
+/* One character for each expert, for its load relative to the mean. Finer levels would suggest more precision than the
+ * loads have. */
 void cli_print_load(const char *before, const choir_route_stats *stats) {
   static const char levels[] = " .:-=+*#%@";
   int64_t min = INT64_MAX, max = 0;
@@ -196,7 +196,7 @@ void cli_print_load(const char *before, const choir_route_stats *stats) {
   double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
   char mean_text[16], shades[65];
   int shown = stats->experts < 64 ? stats->experts : 64;
-  snprintf(mean_text, sizeof mean_text, "%.3g", mean); /* of few tokens a mean is no whole number */
+  snprintf(mean_text, sizeof mean_text, "%.3g", mean); /* with few tokens the mean is not an integer */
   for (int i = 0; i < shown; i++) {
     int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;
     shades[i] = levels[level > 9 ? 9 : level];

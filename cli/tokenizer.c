@@ -20,7 +20,7 @@ static int show_line(void *context, const choir_progress *p) {
   return cli_stop_requested();
 }
 
-/* The file of the tokenizer, with a line that says so; an exit status. */
+/* Trains the tokenizer and prints its file name; returns an exit status. */
 static int train_on(const char *const *inputs, const char *separator) {
   cli_progress progress;
   cli_progress_begin(&progress, stderr);
@@ -34,7 +34,7 @@ static int train_on(const char *const *inputs, const char *separator) {
   training.context = &progress;
   int code = choir_tokenizer_train(&training);
   cli_progress_clear(&progress);
-  if (code == CHOIR_ERROR_INTERRUPTED) { /* no exit(): it would take things away from the search that goes on */
+  if (code == CHOIR_ERROR_INTERRUPTED) { /* no exit(): it would destroy objects that the running search still uses */
     cli_fail();
     fflush(NULL);
     _exit(CLI_FAILED);
@@ -70,7 +70,7 @@ static int import(int count, const char *const *files) {
   return 0;
 }
 
-/* Ids [count], or with --length whole rows of it [count/T, T]. */
+/* Writes ids [count], or with --length only complete rows [count/T,T]. */
 static int write_ids(int32_t *ids, size_t count) {
   ch_npy array = {.type = CH_NPY_INT32, .dims = 1, .shape = {(int64_t)count}, .data = ids};
   if (o.length) {
@@ -107,7 +107,7 @@ static int run_encode(int count, const char *const *files) {
   return status;
 }
 
-/* Ids as numbers in text, malloc'd; NULL after a message. */
+/* Parses ids from text, malloc'd; NULL after a message. */
 static int32_t *parse_ids(const char *path, size_t *count) {
   static const char space[] = " \t\r\n";
   size_t length;

@@ -1,4 +1,4 @@
-/* choir train: a run, with its line on the terminal. */
+/* choir train: trains a run and shows its progress. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,15 +12,16 @@ static cli_list set;
 
 typedef struct train_display {
   cli_progress progress;
-  int64_t last, planned; /* step, 0: none yet; and of how many */
+  int64_t last, planned; /* last step, 0: none yet; planned number of steps */
   /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
-  choir_eval_result evaluated; /* the last evaluation, by thresholds if they are causal and the other is not */
-  char routing[CHOIR_NAME_BYTES], objective[CHOIR_NAME_BYTES]; /* its texts are the run's; routing empty: none yet */
+  choir_eval_result evaluated; /* last evaluation: with threshold routing if that is causal and the other is not */
+  char routing[CHOIR_NAME_BYTES],
+      objective[CHOIR_NAME_BYTES]; /* copies of its strings, which the run owns; routing empty: none yet */
 } train_display;
 
-/* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
+/* Figures printed after the speed: ", 61 % of peak" if a peak is known; with several ranks ", sent 1.3 MiB in 96
  * messages, communication 12 %, straggler: rank 3". */
 static const char *remarks(const choir_event *e, char *text, size_t size) {
   const choir_trainer_result *r = e->result;
@@ -42,8 +43,10 @@ static const char *remarks(const choir_event *e, char *text, size_t size) {
 
 static void show_step(train_display *w, const choir_event *e) {
   char steps[24] = "", more[320];
-  if ((!cli_progress_due(&w->progress) && w->steps > 1) || !e->result->targets) return; /* nothing was masked */
-  if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
+  if ((!cli_progress_due(&w->progress) && w->steps > 1) || !e->result->targets)
+    return; /* a loss that is NaN: no token was masked */
+  if (!(o.minutes > 0))
+    snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise the run ends by time */
   cli_progress_line(&w->progress, "step %lld%s  %s left  %s %.4f  %s tokens/s  %.3g GFLOP/s%s", (long long)e->step,
                     steps, cli_duration(e->seconds_left), cli_measure(e->objective), e->result->loss,
                     cli_count(e->speed->tokens_per_second), e->speed->gflops, remarks(e, more, sizeof more));
@@ -60,8 +63,8 @@ static void show_losses(const choir_event *e) {
             causal->routing, second, causal->bits_per_byte);
 }
 
-/* If the held-out loss rises, the run has begun to learn its training text by heart. A bound is an estimate: one that
- * is higher by less than its standard error has not risen. */
+/* If the held-out loss rises, the model has begun to memorize its training text. A bound is an estimate: it has not
+ * risen if it is higher by less than its standard error. */
 static void show_evaluation(train_display *w, const choir_event *e) {
   const choir_eval_result *last = &e->eval[e->evals - 1];
   double chance = cli_is_masked(last->objective) && isfinite(last->standard_error) ? last->standard_error : 0;
@@ -74,7 +77,7 @@ static void show_evaluation(train_display *w, const choir_event *e) {
   snprintf(w->objective, sizeof w->objective, "%s", last->objective);
 }
 
-/* Prints what stays on the screen; the live line is cleared first. */
+/* Prints lines that stay on the screen, after clearing the progress line. */
 static void show_kept(train_display *w, const choir_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
@@ -102,14 +105,14 @@ static int on_event(void *context, const choir_event *e) {
   return cli_stop_requested();
 }
 
-/* The result in one line: the causal loss where there is one. */
+/* Prints the result in one line: the causal loss if there is one. */
 static void show_outcome(const train_display *w) {
   const choir_eval_result *r = &w->evaluated;
   if (*w->routing)
     cli_print_outcome(w->objective, 0, r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss, (double)NAN);
 }
 
-/* The checkpoint that verbs take for the run, where it is not the last one. */
+/* Prints the checkpoint that verbs use for the run, if it is not the last one. */
 static void show_best(const train_display *w) {
   char best[4096];
   if (!w->last || !cli_ranks_first() || choir_checkpoint_find(o.out, best, sizeof best)) return;
@@ -119,7 +122,7 @@ static void show_best(const train_display *w) {
     cli_print(2, "best checkpoint: step %lld (eval, generate and export use it): %s", (long long)step, cli_shown(best));
 }
 
-/* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
+/* With several ranks, prints the first rank's traffic and exchange time per step. */
 static void show_exchange(const train_display *w) {
   const choir_ranks *ranks = cli_ranks();
   if (choir_ranks_size(ranks) == 1 || !w->steps) return;
@@ -133,7 +136,7 @@ static void show_exchange(const train_display *w) {
             100 * w->waited / w->seconds);
 }
 
-/* The config to train with: *use says whether the run's own will not do. */
+/* The config to train with: *use is set if it differs from the run's own. */
 static int prepare_train_config(choir_config **config, int *use) {
   char path[4096];
   *use = config_name != NULL || set.count > 0 || o.init_from != NULL;
@@ -144,9 +147,9 @@ static int prepare_train_config(choir_config **config, int *use) {
   if (!o.resume && !config_name && !o.init_from)
     return cli_usage("--config FILE is missing; it is required without --resume and --init-from");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing; it is required without --resume");
-  if (!*use) return 0; /* the library finds the run's own */
+  if (!*use) return 0; /* the library loads the run's own */
   snprintf(path, sizeof path, "%s/config.json",
-           o.init_from ? o.init_from : o.out); /* runs have one as checkpoints do */
+           o.init_from ? o.init_from : o.out); /* a run directory has a config, like a checkpoint */
   if (choir_config_load(config_name ? config_name : path, config)) return cli_fail();
   return cli_apply_settings(*config, &set);
 }
@@ -182,7 +185,7 @@ static int run_train(int count, const char *const *operands) {
     cli_print(2, "done: %lld steps in %s%s; see: %s", (long long)w.last, seconds,
               w.last < w.planned ? ", ended by --patience: no lower held-out loss" : "",
               cli_whole("choir report %s", cli_shown(o.out)));
-  return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
+  return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* a run that reached --minutes was not interrupted */
 }
 
 static const cli_option options[] = {

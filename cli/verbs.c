@@ -1,4 +1,4 @@
-/* The verbs, in the order in which help lists them: a row a verb, whose file defines cli_NAME. */
+/* The verbs, in the order of help: one row per verb, whose file defines cli_NAME. */
 #include "cli.h"
 
 /* clang-format off */
