@@ -1,4 +1,5 @@
-/* How fast choir is on this machine, and how right: one problem string names a case wherever it is spoken of. */
+/* Measures choir's speed on this machine, and the error of its results. One problem string identifies a case
+ * everywhere. */
 #ifndef CH_BENCH_BENCH_H
 #define CH_BENCH_BENCH_H
 
@@ -10,10 +11,10 @@ enum { CH_BENCH_PARTS = 8, CH_BENCH_FIGURES = 8, CH_BENCH_TEXT = 256 };
 
 typedef struct ch_bench_options {
   int threads;         /* 0: all CPUs of the process */
-  int repetitions;     /* at least; 0: 7 */
-  double seconds;      /* repeats for at least this long, too; 0: 0.2 */
-  const ch_peak *peak; /* from ch_bench_peak in the same run; NULL: no shares of peak */
-  const char *backend; /* that is measured; NULL: "cpu" */
+  int repetitions;     /* minimum; 0: 7 */
+  double seconds;      /* repeats for at least this long; 0: 0.2 */
+  const ch_peak *peak; /* peak rates from ch_bench_peak in the same run; NULL: shares of peak are not computed */
+  const char *backend; /* the measured backend; NULL: "cpu" */
 } ch_bench_options;
 
 typedef struct ch_bench_part {
@@ -27,53 +28,53 @@ typedef struct ch_bench_number {
 } ch_bench_number;
 
 typedef struct ch_bench_result {
-  char problem[CH_BENCH_TEXT]; /* with every key, defaults too */
+  char problem[CH_BENCH_TEXT]; /* with every key, including defaults */
   int repetitions;             /* timed repetitions; one untimed repetition precedes them */
-  double seconds, min_seconds; /* median and least time of one repetition */
+  double seconds, min_seconds; /* median and minimum time of one repetition */
   double flops, bytes;         /* of one repetition; bytes only where memory is the limit, else 0 */
-  double gflops, gbs;          /* flops and bytes by the median time, in 10^9 */
-  double rate;                 /* what people ask for ... */
-  const char *unit;            /* ... in "GFLOP/s", "GB/s", "tokens/s", "MB/s" */
-  int64_t tokens;              /* tokens of one repetition, by which groups compare; 0: the case has no tokens */
-  double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
-                   unknown */
+  double gflops, gbs;          /* rates by the median time, in 10^9 per second */
+  double rate;                 /* the case's main rate */
+  const char *unit;            /* its unit: "GFLOP/s", "GB/s", "tokens/s", "MB/s" */
+  int64_t tokens;              /* tokens of one repetition, for comparisons within a group; 0: the case has no tokens */
+  double share; /* share of the peak: of fp32 or bf16 products, or of main memory's bandwidth if `bytes` is set (triad;
+                   read bandwidth for decode); 0: unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
   double during_products; /* moe: share of the time that is not in matrix products, or in GELU after them */
-  double layer_share;     /* assign, route: least time over that of the layer around it, forward and backward */
-  int parts;              /* moe: where the time goes */
+  double layer_share;     /* assign, route: minimum time relative to that of a whole layer, forward and backward */
+  int parts;              /* moe: time of each part */
   ch_bench_part part[CH_BENCH_PARTS];
-  int figures; /* whatever else was measured */
+  int figures; /* further measurements */
   ch_bench_number figure[CH_BENCH_FIGURES];
-  char note[CH_BENCH_TEXT]; /* what the error was measured on, what is not timed */
+  char note[CH_BENCH_TEXT]; /* sizes at which the error was measured; work that is not timed */
 } ch_bench_result;
 
 /* Measures one case, "NAME key=value ...": for example
  *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16
  *   decode config=configs/0.1b-16e.json prompt=64 tokens=32
- * Cases, their keys and defaults are in the tables of cases.c and ops.c.
- * docs/performance.md says what each measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value;
- * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it, or a backend that is not here; CHOIR_ERROR_MEMORY sizes that do
- * not fit. options and result are required. */
+ * The tables of cases.c and ops.c list cases, their keys and defaults; docs/performance.md describes what each
+ * measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value; CHOIR_ERROR_UNSUPPORTED: bf16 on a CPU without
+ * it, or a backend that is not available; CHOIR_ERROR_MEMORY: sizes that do not fit. options and result are required.
+ */
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result);
 
 /* CHOIR_ERROR_ARGUMENT: the case of a problem is unknown. */
 int ch_bench_known(const char *problem);
 
-/* The rates that cases are held against: those of the options' backend on their threads. */
+/* Measures the peak rates that cases are compared with: those of the options' backend and threads. */
 int ch_bench_peak(const ch_bench_options *options, ch_peak *peak);
 
 /* The problems that `choir bench` runs by default, NULL-terminated. */
 const char *const *ch_bench_defaults(void);
 
-/* Problems that belong together: each is compared with the first, by the time of a token; or each by 1, 2, 4, ...
- * threads with itself by one. */
+/* A group of problems: each is compared with the first by the time per token; or each is run with 1, 2, 4, ...
+ * threads and compared with itself on one thread. */
 typedef struct ch_bench_group {
   const char *name, *what;
   const char *const *problems; /* NULL-terminated */
   int by_threads;
 } ch_bench_group;
 
-/* The groups; after the last, one without name. */
+/* The groups, ended by one without a name. */
 const ch_bench_group *ch_bench_groups(void);
 
 #endif

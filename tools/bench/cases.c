@@ -1,4 +1,4 @@
-/* ch_bench_run: finds the case, reads its values, measures it. */
+/* ch_bench_run: finds the case, parses its values, measures it. */
 #include "bench/cases.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "model/config.h"
 #include "moe/router.h"
 
-/* The cases that measure themselves. */
+/* The cases with a measuring function of their own. */
 static const ch_bench_case fixed_cases[] = {
     {.name = "moe",
      .sizes = 4,
@@ -53,7 +53,7 @@ static const ch_bench_case fixed_cases[] = {
      .run = ch_bench_tokenize},
 };
 
-/* Case `i` of all; NULL: there are no more. */
+/* Case number `i`; NULL: there are no more. */
 static const ch_bench_case *case_at(size_t i) {
   size_t fixed = sizeof fixed_cases / sizeof *fixed_cases;
   if (i < fixed) return &fixed_cases[i];
@@ -84,7 +84,7 @@ static int unknown_key(const ch_bench_case *c, const char *key) {
                   ch_did_you_mean(nearest, sizeof nearest, key, known), ch_word_list(list, sizeof list, known));
 }
 
-/* One "key=value". */
+/* Parses one "key=value". */
 static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   char *equals = strchr(pair, '='), *end;
   if (!equals) return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': '%s' is not key=value", c->name, pair);
@@ -113,7 +113,7 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   return unknown_key(c, pair);
 }
 
-/* The problem again with every key, except for words that say nothing. */
+/* Writes the problem with every key, omitting words that are empty. */
 static void write_problem(ch_bench *b, const ch_bench_case *c) {
   char *text = b->result->problem;
   size_t size = sizeof b->result->problem, used = (size_t)snprintf(text, size, "%s", c->name);
@@ -124,7 +124,7 @@ static void write_problem(ch_bench *b, const ch_bench_case *c) {
   if (used < size) snprintf(text + used, size - used, " compute=%s", ch_compute_names[b->compute]);
 }
 
-/* Defaults, then what the problem says. */
+/* Sets the defaults, then the values of the problem. */
 static int read_values(ch_bench *b, const ch_bench_case *c, char *rest) {
   for (int i = 0; i < CH_BENCH_KEYS; i++) b->value[i] = c->key[i].value;
   for (int i = 0; i < CH_BENCH_WORDS; i++)
@@ -136,7 +136,7 @@ static int read_values(ch_bench *b, const ch_bench_case *c, char *rest) {
   return CHOIR_OK;
 }
 
-/* The first keys as sizes, of which the product is bounded so that no count of elements overflows. */
+/* Converts the first values to sizes, whose product is bounded so that no number of elements overflows. */
 static int read_sizes(ch_bench *b, const ch_bench_case *c) {
   double product = 1;
   for (int i = 0; i < c->sizes; i++) {
@@ -157,7 +157,7 @@ static void repeat(void *context) {
   r->work.run(&r->x, &r->work);
 }
 
-/* Makes the case's work in the memory of a backend, with an executor for it. */
+/* Prepares the case's work in the memory of a backend, with an executor for it. */
 static int prepare_case(ch_bench *b, const ch_backend *backend, ch_compute compute, ch_bench_ready *r) {
   b->drawn = 0;
   b->memory = backend->memory;
@@ -185,7 +185,7 @@ static int compare_outputs(ch_bench *b, const ch_bench_work *fast, const ch_benc
   return b->code;
 }
 
-/* Sizes that the reference gets through soon; the note says which. */
+/* Reduces the sizes to ones that are fast on the reference backend; the note lists them. */
 static void make_small(ch_bench *b) {
   char *note = b->result->note;
   size_t used = (size_t)snprintf(note, CH_BENCH_TEXT, "%s%serror at", b->which->note ? b->which->note : "",
@@ -199,7 +199,7 @@ static void make_small(ch_bench *b) {
   }
 }
 
-/* The small case on both backends. */
+/* Runs the small case on both backends and compares the results. */
 static int compare_case(ch_bench *b) {
   ch_bench_ready fast = {0}, reference = {0};
   make_small(b);
@@ -245,7 +245,8 @@ int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_
   CH_TRY(ch_threads_check(b.threads));
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = read_sizes(&b, c);
-  if (!code) code = b.backend->supports(b.compute, 0); /* opens a device: arrays are made before an executor is */
+  if (!code)
+    code = b.backend->supports(b.compute, 0); /* opens a device, because arrays are allocated before the executor */
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
   return code;
@@ -260,7 +261,7 @@ int ch_bench_config(const ch_bench *b, choir_config *config) {
 
 int ch_bench_capacity(const ch_bench *b, int key, ch_router_spec *options) {
   const ch_router *router = options->kind;
-  if (ch_router_takes(router, CH_OPTION_experts_per_token)) { /* c: experts a token, which there is room for */
+  if (ch_router_takes(router, CH_OPTION_experts_per_token)) { /* c: experts per token, which the capacity allows */
     double c = b->value[key];
     if (c != floor(c))
       return ch_error(CHOIR_ERROR_ARGUMENT,

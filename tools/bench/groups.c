@@ -1,4 +1,4 @@
-/* The problems that `choir bench` runs unasked, and those that answer one question together. */
+/* The problems that `choir bench` runs by default, and the groups of problems that answer one question together. */
 #include <stddef.h>
 
 #include "bench/bench.h"
@@ -36,14 +36,14 @@ static const char *const linear[] = {
     "moe d=128 h=512 n=1024",  "moe d=128 h=512 n=2048",  "moe d=128 h=512 n=4096",  "moe d=128 h=512 n=8192",
     "moe d=128 h=512 n=16384", "moe d=128 h=512 n=32768", "moe d=128 h=512 n=65536", NULL};
 
-/* Two experts a token, or room for 2 n / e tokens in every expert: top-2 asks for 2 n / e times its factor, top-1, of
- * which half the room stays empty, for n / e. */
+/* Two experts per token, or a capacity of 2 n / e tokens for every expert: top-2 requests 2 n / e times its factor;
+ * top-1 requests n / e, so half of its capacity stays empty. */
 static const char *const routers[] = {"moe c=2 router=expert_choice", "moe c=2 router=topk",
                                       "moe c=2 router=bias_balanced", "moe c=2 router=quantile_balanced",
                                       "moe c=2 router=global_topk",   "moe c=1 router=gshard_top2",
                                       "moe c=2 router=switch_top1",   NULL};
-/* As many experts a token, whoever chooses; random draws have the evenest loads that tokens can give, skewed ones those
- * of a router without balance. */
+/* The same number of experts per token for all routers; random routing has the most even loads possible without
+ * balancing, skewed routing those of an unbalanced router. */
 static const char *const dropless[] = {"moe e=64 c=2 router=expert_choice",
                                        "moe e=64 c=2 router=topk",
                                        "moe e=64 c=2 router=random",

@@ -42,7 +42,8 @@ const void CH_DEV *ch_bench_put(ch_bench *b, const void *from, size_t bytes) {
   return copy;
 }
 
-/* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
+/* Fills with uniform random numbers of standard deviation `scale`: a function of the index alone, and fast, because
+ * large cases have 10^9 elements. */
 static void fill_uniform(int threads, real *x, int64_t count, double scale, uint64_t seed) {
   real width = (real)(scale * sqrt(12.0));
 #pragma omp parallel for num_threads(threads)
@@ -53,7 +54,7 @@ static void fill_uniform(int threads, real *x, int64_t count, double scale, uint
   }
 }
 
-/* Fills an array with random numbers, drawn on the host and copied to a device block by block. */
+/* Fills an array with random numbers, generated on the host and copied to a device block by block. */
 static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
   if (b->memory->host) return fill_uniform(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;
@@ -97,7 +98,7 @@ void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
   int min = b->options->repetitions > 0 ? b->options->repetitions : 7, count = 0;
   double seconds = b->options->seconds > 0 ? b->options->seconds : 0.2;
   if (min > MAX_REPETITIONS) min = MAX_REPETITIONS;
-  body(context); /* first touch, caches, clocks */
+  body(context); /* warm-up: page faults, caches, clock frequency */
   b->backend->memory->synchronise();
   begin = ch_machine_seconds();
   for (double now = begin; count < min || (now - begin < seconds && count < MAX_REPETITIONS); count++) {

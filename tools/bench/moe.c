@@ -1,4 +1,4 @@
-/* Bench case `moe`: one layer forward and backward, and where its time goes. */
+/* Bench case `moe`: one layer forward and backward, and the time of its parts. */
 #include "bench/moe.h"
 
 #include <math.h>
@@ -11,10 +11,11 @@
 
 enum { PRODUCTS, ROUTER, DISPATCH, COMBINE, ROUTING, PARTS };
 
-/* An executor whose ops take their time: the table is wrapped, so whatever runs on it is measured without knowing. */
+/* An executor that times its ops: a wrapper around the table of ops, so that all code that runs on it is measured
+ * without changes. */
 typedef struct {
-  ch_exec x;           /* first: an op that is handed x finds the rest after it */
-  const ch_ops *inner; /* what x.ops was; put back so that ch_exec_free frees the right one */
+  ch_exec x;           /* must be first: an op gets a pointer to x and finds the other members after it */
+  const ch_ops *inner; /* original x.ops; restored so that ch_exec_free frees the right table */
   ch_ops wrapped;
   double begin, seconds[PARTS];
 } timed_exec;
@@ -44,12 +45,12 @@ static void wrap(timed_exec *t) {
   t->x.ops = &t->wrapped;
 }
 
-/* Parts of one repetition and the share that is not in products; what no op took is routing's. */
+/* Reports the parts of one repetition and the share of time outside products; time outside of ops counts as routing. */
 static void report_parts(const timed_exec *t, ch_bench_result *result) {
   static const char *const names[PARTS] = {"expert products, GELU", "router products", "dispatch", "combine",
                                            "routing"};
   double total = ch_machine_seconds() - t->begin, in_ops = 0;
-  int runs = result->repetitions + 1; /* the first one was not timed as a repetition */
+  int runs = result->repetitions + 1; /* the untimed first repetition is included */
   for (int i = 0; i < PARTS; i++) in_ops += t->seconds[i];
   for (int i = 0; i < PARTS; i++) result->part[i] = (ch_bench_part){names[i], t->seconds[i] / runs};
   result->part[ROUTING].seconds += (total - in_ops) / runs;
@@ -64,8 +65,8 @@ typedef struct {
   ch_moe_saved saved;
 } moe_case;
 
-/* Uneven loads where tokens choose: every logit of expert i = 1 ... e is lower by skew log i, which without other
- * differences between tokens is Zipf's law with that exponent. Column 0 of x is 1 for it. */
+/* Makes loads uneven for token choice: the logits of expert i = 1 ... e are lowered by skew log i, which for
+ * otherwise equal tokens gives Zipf's law with that exponent. Column 0 of x is 1 for this purpose. */
 static void skew_loads(ch_bench *b, const ch_route_args *r, double skew) {
   real one = 1, *row = ch_bench_host(b, (size_t)r->e * sizeof *row);
   if (b->code || skew == 0) return;
@@ -102,7 +103,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   return b->code;
 }
 
-/* Rounded copies of the experts' weights, which in training the optimizer writes. */
+/* Makes rounded copies of the experts' weights, which the optimizer writes in training. */
 static int round_weights(ch_bench *b, ch_moe_args *a, ch_exec *x) {
   int64_t weights = (int64_t)a->route.e * a->route.d * a->h;
   if (b->compute != CH_COMPUTE_BF16) return CHOIR_OK;
@@ -125,13 +126,13 @@ static int measure_moe(ch_bench *b, moe_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->timed.x));
   CH_TRY(round_weights(b, &c->args, &c->timed.x));
-  repeat(c); /* so that the untimed first repetition does not enter the parts */
+  repeat(c); /* so that the parts do not include the untimed first repetition */
   memset(c->timed.seconds, 0, sizeof c->timed.seconds);
   c->timed.begin = ch_machine_seconds();
   ch_bench_time(b, repeat, c);
   report_parts(&c->timed, b->result);
   const ch_moe_args *a = &c->args;
-  choir_route_stats stats; /* of the last repetition */
+  choir_route_stats stats; /* statistics of the last repetition */
   CH_TRY(ch_route_stats_make(b->memory, a->route.n, &c->saved.routing, &stats));
   ch_bench_loads(b, &c->options, &stats, 1);
   double flops = 12.0 * (double)stats.assignments * a->route.d * a->h;

@@ -1,5 +1,5 @@
-/* The layer of bench case `moe`, and its error: the layer again at a few tokens, on the reference, with the experts
- * that they met. */
+/* The layer of bench case `moe`, and its error: the reference backend computes the layer again for a few tokens,
+ * with their experts. */
 #include <string.h>
 
 #include "base/error.h"
@@ -20,12 +20,12 @@ void ch_bench_moe_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   ch_arena_release(&x->tape, 0);
 }
 
-/* A router that hands out part of a routing that was made before; both are on the host. `options` comes first: the
- * layer passes its address on. */
+/* A router that returns part of an earlier routing; both are on the host. `options` is the first member, because the
+ * layer passes its address to the router. */
 typedef struct {
   ch_router_spec options;
-  const void *expert_begin, *slot_token, *slot_gate, *token_begin; /* of the full routing */
-  int token[CH_BENCH_SAMPLES];                                     /* ascending, numbers in the full routing */
+  const void *expert_begin, *slot_token, *slot_gate, *token_begin; /* arrays of the full routing */
+  int token[CH_BENCH_SAMPLES];                                     /* ascending indices in the full routing */
 } replay;
 
 static int replay_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
@@ -72,13 +72,13 @@ static void compare_weights(ch_bench *b, const ch_moe_args *a, const int *begin,
   }
 }
 
-/* An array of the layer where the reference can read it. */
+/* A copy of one of the layer's arrays for the reference backend. */
 static const real CH_DEV *copy_array(ch_bench *b, const real CH_DEV *from, int64_t count) {
   return CH_AS_DEV(const real, ch_bench_read(b, from, (size_t)count * sizeof(real)));
 }
 
-/* Arrays of the small layer, on the host: rows of the sampled tokens, gradients of its own, and what the fast one has
- * for them. */
+/* Allocates the small layer's arrays on the host: rows of the sampled tokens, gradients, and the measured results
+ * for these rows. */
 static int make_sample(ch_bench *b, const ch_moe_args *a, const replay *p, ch_moe_args *small, real CH_DEV *got[2]) {
   const ch_memory *memory = b->backend->memory;
   int64_t d = a->route.d, weights = (int64_t)a->route.e * d * a->h;
@@ -103,7 +103,8 @@ static int make_sample(ch_bench *b, const ch_moe_args *a, const replay *p, ch_mo
   return CHOIR_OK;
 }
 
-/* The whole fast layer once more with a cotangent at the sampled tokens alone, so that all its gradients are theirs. */
+/* Runs the whole measured layer again with a cotangent at the sampled tokens only, so that all of its gradients come
+ * from them. */
 static int run_sparse(ch_bench *b, ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const int *token) {
   real CH_DEV *dout = ch_bench_zeros(b, (int64_t)a->route.n * a->route.d);
   CH_TRY(b->code);
@@ -112,12 +113,12 @@ static int run_sparse(ch_bench *b, ch_exec *x, ch_moe_args *a, ch_moe_saved *sav
     b->memory->copy(dout + row, a->dout + row, (size_t)a->route.d * sizeof *dout);
   }
   a->dout = dout;
-  a->route.scale.aux = 0; /* it is about all tokens */
+  a->route.scale.aux = 0; /* the balance loss depends on all tokens */
   ch_bench_moe_layer(x, a, saved);
   return CHOIR_OK;
 }
 
-/* The tape keeps the routing until the next forward. */
+/* Copies the routing, which the tape keeps until the next forward pass. */
 static int read_routing(ch_bench *b, const ch_record *r, replay *p) {
   p->expert_begin = ch_bench_read(b, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int));
   p->token_begin = ch_bench_read(b, r->token_begin, ((size_t)r->tokens + 1) * sizeof(int));

@@ -1,4 +1,4 @@
-/* Bench cases of single ops: matrix products, which arithmetic limits, and what memory limits. */
+/* Bench cases of single ops: matrix products, limited by arithmetic, and ops limited by memory. */
 #include <math.h>
 
 #include "base/error.h"
@@ -35,7 +35,7 @@ static int make_attention(ch_bench *b, ch_bench_work *w) {
   out[4] = ch_bench_zeros(b, BUCKETS * H);
   out[5] = ch_bench_zeros(b, B * H * T);
   int both_ways = b->value[4] != 0;
-  /* two products forward and four backward over the causal half, or all; doing P again is not counted */
+  /* Two products forward and four backward over the causal half, or over all; recomputing P is not counted. */
   *w = (ch_bench_work){.run = run_attention,
                        .out = {out[0], out[1], out[2], out[3], out[4], out[5]},
                        .out_count = {count, count, count, count, BUCKETS * H, B * H * T},
@@ -148,7 +148,7 @@ static int make_select(ch_bench *b, ch_bench_work *w) {
   return CHOIR_OK;
 }
 
-/* Slots spread over the tokens, with another offset for every expert. */
+/* Distributes slots over the tokens, with another offset for every expert. */
 static int spread(ch_bench *b, int64_t n, int64_t e, int64_t k, const ch_record *r) {
   size_t begin_bytes = (size_t)(e + 1) * sizeof(int), token_bytes = (size_t)(e * k) * sizeof(int);
   int *begin = ch_bench_host(b, begin_bytes), *token = ch_bench_host(b, token_bytes);

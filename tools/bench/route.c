@@ -1,5 +1,5 @@
-/* Bench cases `route`, a router from logits to gates and back, and `assign`, one that solves an assignment: alone, and
- * the share that their time is of a whole layer's. */
+/* Bench cases `route`, a router forward and backward, from logits to gates, and `assign`, a solver of assignments:
+ * the time alone, and as a share of a whole layer's. */
 #include "moe/route.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static void make_scores(ch_exec *x, ch_bench_work *w) {
   if (a->routing->scores) x->ops->softmax(x, &softmax);
 }
 
-/* Softmax, choice, gates, the index by tokens; then from gates back to logits. */
+/* Runs softmax, selection, gates and the index by tokens; then backward from gates to logits. */
 static void run_route(ch_exec *x, ch_bench_work *w) {
   const ch_route_args *a = &w->route;
   make_scores(x, w);
@@ -68,13 +68,13 @@ int ch_bench_make_route(ch_bench *b, ch_bench_work *w) {
   w->out[0] = w->routing.record.slot_gate, w->out_count[0] = slots;
   w->out[1] = w->routing.dscores, w->out_count[1] = cells;
   w->selection = w->routing.record.slot_token, w->selection_count = slots;
-  /* softmax reads and writes, selection reads, gates' gradients are written, softmax's backward reads two, writes one
-   */
+  /* softmax reads and writes; selection reads; gradients of gates are written; softmax's backward reads two arrays
+   * and writes one */
   w->bytes = 7.0 * sizeof(real) * (double)cells;
   return b->code;
 }
 
-/* Least seconds of a layer, forward and backward, by expert choice: what a router's time is a share of. */
+/* The minimum time of a layer with expert choice, forward and backward, which a router's time is compared with. */
 static int layer_seconds(const ch_bench *b, double n, double d, double h, double e, double c, double *seconds) {
   ch_bench_options once = *b->options;
   ch_bench_result layer;
@@ -89,8 +89,8 @@ static int layer_seconds(const ch_bench *b, double n, double d, double h, double
   return CHOIR_OK;
 }
 
-/* A layer of so many tokens would take long: one with fewer experts has experts as full, and its time goes by tokens.
- */
+/* A layer of so many tokens would take long: with fewer experts its experts have the same load, and its time grows
+ * in proportion to the tokens. */
 int ch_bench_route(ch_bench *b) {
   enum { LAYER_TOKENS = 8192 };
   ch_bench_result *r = b->result;
@@ -111,7 +111,7 @@ int ch_bench_route(ch_bench *b) {
   return CHOIR_OK;
 }
 
-/* Solver "base" means router base; the other solvers belong to router capped_expert_choice. */
+/* Solver "base" is that of router base; the other solvers belong to router capped_expert_choice. */
 int ch_bench_make_assign(ch_bench *b, ch_bench_work *w) {
   int base = !strcmp(b->word[0], "base");
   const ch_router *router = ch_router_find(base ? "base" : "capped_expert_choice");

@@ -1,4 +1,4 @@
-/* Bench cases `decode` and `prompt`: one sequence in a session, by thresholds. */
+/* Bench cases `decode` and `prompt`: one sequence in a session, with threshold routing. */
 #include "infer/session.h"
 
 #include <math.h>
@@ -12,14 +12,14 @@ typedef struct {
   choir_config config;
   choir_model *model;
   choir_session *session;
-  int prompt, tokens; /* decode: tokens after a prompt; prompt: that many tokens at once, `prompt` being 0 */
+  int prompt, tokens; /* decode: tokens after a prompt; prompt: tokens of the single call, with `prompt` 0 */
   int32_t *token;     /* [prompt + tokens] */
-  float *logits;      /* [rows,V] host: what the session gave last: after every decoded token, or after the prompt */
+  float *logits;      /* [rows,V] host: the session's logits after every decoded token, or after the prompt */
   int rows;
 } serving;
 
-/* A fresh model has no thresholds: two batches as training routes them leave some, at which a token of their kind has
- * about as many experts as in training. */
+/* Sets thresholds in a new model: after two batches routed as in training, a token of the same kind has about as
+ * many experts as in training. */
 static int set_thresholds(ch_bench *b, choir_model *model) {
   enum { SEQUENCES = 4, LENGTH = 256, BATCHES = 2 };
   const int32_t *token = ch_bench_tokens(b, BATCHES * SEQUENCES * LENGTH, model->config.model.vocab_size);
@@ -54,7 +54,7 @@ static int set_up_serving(ch_bench *b, serving *s) {
   return choir_session_create(s->model, &options, &s->session);
 }
 
-/* Calls that are right by construction: their codes cannot be anything but CHOIR_OK. */
+/* These calls are valid by construction: their code is always CHOIR_OK. */
 static void decode(void *context) {
   serving *s = context;
   int64_t V = s->config.model.vocab_size;
@@ -77,13 +77,12 @@ static void training_forward(void *context) {
   ch_transformer_run(&model->x, &model->net, &pass);
 }
 
-/* Experts that a token met on average since the statistics were cleared. */
+/* Mean number of experts per token since the statistics were cleared. */
 static double experts_per_token(const ch_transformer *net) {
   return ch_route_stats_summary(net->stats, net->moe_layers).slots;
 }
 
-/* Counts operations and bytes of the weights that are factors of products and that one token meets. A tied embedding is
- * the head's. */
+/* Counts operations and bytes of all weights that a token is multiplied with. A tied embedding counts as the head. */
 static void weights_met(const ch_transformer *net, double experts, double *flops, double *bytes) {
   *flops = *bytes = 0;
   for (int i = 0; i < net->params.count; i++) {
@@ -95,8 +94,8 @@ static void weights_met(const ch_transformer *net, double experts, double *flops
   }
 }
 
-/* The session's logits beside those of one pass over the whole sequence, which takes other paths: caches, products and
- * cuts are the session's alone. */
+/* Compares the session's logits with those of one pass over the whole sequence, which does not use the session's
+ * caches, products and chunks. */
 static int compare_serving(ch_bench *b, serving *s) {
   int64_t V = s->config.model.vocab_size, length = s->prompt + s->tokens;
   float *all = ch_bench_host(b, (size_t)(length * V) * sizeof *all);
@@ -107,8 +106,8 @@ static int compare_serving(ch_bench *b, serving *s) {
   return CHOIR_OK;
 }
 
-/* Decoding between two measurements of what it is compared with: on a shared machine the bandwidth of memory is another
- * one every few seconds. The better one counts. */
+/* Times decoding between two measurements of the read bandwidth that it is compared with: on a shared machine the
+ * bandwidth changes every few seconds. The higher one counts. */
 static int time_decoding(ch_bench *b, serving *s, double *read_gbs) {
   ch_peak before = {0}, after = {0};
   const double seconds = 0.2;
@@ -144,7 +143,7 @@ static int measure_decode(ch_bench *b, serving *s) {
   return compare_serving(b, s);
 }
 
-/* Operations of a forward pass over `n` tokens, of which `rows` go through the head. */
+/* Operations of a forward pass over `n` tokens, `rows` of which go through the head. */
 static double forward_flops(const ch_transformer *net, double experts, double n, double rows) {
   double flops, bytes, head = 2.0 * net->config.d_model * net->config.vocab_size;
   weights_met(net, experts, &flops, &bytes);

@@ -1,4 +1,4 @@
-/* The bench case `step`: a whole training step of a config on random tokens, by the model's FLOPs. */
+/* Bench case `step`: a whole training step of a config on random tokens, with the speed in model FLOPs. */
 #include "train/step.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 typedef struct {
   ch_trainer trainer;
   int32_t *token, *target; /* of one step */
-  int code;                /* of the first step that failed */
+  int code;                /* error of the first failed step */
 } training;
 
 static void one_step(void *context) {
@@ -48,7 +48,7 @@ static int set_up_training(ch_bench *b, training *t) {
   return ch_trainer_commit(&t->trainer);
 }
 
-/* The model's weights where the reference can read them: in place, or in a copy of the model. */
+/* The model's weights for the reference backend: the same arrays, or a copy. */
 static int make_twin(ch_bench *b, const choir_model *model, ch_transformer *twin) {
   *twin = model->net;
   if (b->backend->memory->host) return CHOIR_OK;
@@ -66,7 +66,7 @@ static int compare_step(ch_bench *b, training *t) {
   ch_transformer twin;
   ch_exec reference;
   choir_model *model = t->trainer.model;
-  int T = model->config.model.experts > 32 ? model->config.model.experts : 32; /* experts choose among as many */
+  int T = model->config.model.experts > 32 ? model->config.model.experts : 32; /* at least as many tokens as experts */
   if (T > model->config.train.sequence_length) T = model->config.train.sequence_length;
   ch_pass fast = {.B = 1, .T = T, .token = t->token, .target = t->target}, slow = fast;
   CH_TRY(ch_model_plan(model, 1, T, 0));

@@ -17,10 +17,10 @@ typedef struct {
   ch_buffer text;
   int32_t *ids;
   size_t count;
-  int code; /* of the last encoding */
+  int code; /* error of the last encoding */
 } encoding;
 
-/* Prose that nobody wrote: words of a lexicon by Zipf's law, some numbers, punctuation, lines. */
+/* Generates artificial prose: words of a lexicon by Zipf's law, some numbers, punctuation, line ends. */
 static int make_prose(ch_buffer *text, size_t size) {
   static const char *const syllable[] = {"ka", "to", "mi", "re", "sol", "an", "el",  "is",
                                          "or", "un", "th", "st", "br",  "é",  "ing", "ed"};
@@ -30,7 +30,7 @@ static int make_prose(ch_buffer *text, size_t size) {
     char word[128];
     int used = 0;
     uint64_t rank = (uint64_t)pow(LEXICON, ch_rng_uniform(rng, 2 * i)), rest = ch_rng_below(rng, 2 * i + 1, 64);
-    /* letters of a word are a function of its rank; common words are short */
+    /* The letters of a word are a function of its rank; frequent words are short. */
     for (uint64_t left = rank, mix = rank * 0x9e3779b97f4a7c15; left; left /= 12, mix >>= 4)
       used += snprintf(word + used, sizeof word - (size_t)used, "%s", syllable[mix & 15]);
     if (rest == 1) used = snprintf(word, sizeof word, "%d", (int)rank);
@@ -40,7 +40,7 @@ static int make_prose(ch_buffer *text, size_t size) {
   return CHOIR_OK;
 }
 
-/* The beginning of a file, as `choir data build` reads files. */
+/* Reads the beginning of a file in the same way as `choir data build`. */
 static int read_text(const char *path, ch_buffer *buffer, size_t size) {
   const char *const inputs[] = {path, NULL};
   ch_text *text;
@@ -55,7 +55,7 @@ static int read_text(const char *path, ch_buffer *buffer, size_t size) {
   return code;
 }
 
-/* A tokenizer of this very text, by way of files that do not stay. */
+/* Trains a tokenizer on this text, through temporary files. */
 static int train_tokenizer(encoding *e, int vocab, int threads) {
   char directory[64], text[80], model[80];
   const char *inputs[] = {text, NULL};
@@ -83,7 +83,7 @@ static void encode_once(void *context) {
   e->code = choir_tokenizer_encode(e->tokenizer, e->text.data, e->text.size, &e->ids, &e->count);
 }
 
-/* Tells whether decoding gives the text again: 0 or 1. */
+/* Whether decoding restores the text: 0 or 1. */
 static int round_trip(ch_bench *b, const encoding *e) {
   char *back;
   size_t size;

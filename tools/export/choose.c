@@ -1,4 +1,4 @@
-/* Which stock architecture computes what a model of choir does, or why none does. */
+/* Chooses the stock architecture that computes the same function as a model, or reports why none does. */
 #include <string.h>
 
 #include "base/error.h"
@@ -83,7 +83,7 @@ static int check_layers(const ch_export_plan *plan) {
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
-/* Where scores are a softmax, tokens take the best without a bias. */
+/* With softmax scores, tokens choose the top-K without a bias. */
 static int check_softmax(const ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   const char *there = ch_export_architecture(plan);
@@ -112,7 +112,7 @@ static int refuse_head(const ch_export_plan *plan) {
                   c->heads, ch_export_architecture(plan), c->d_model);
 }
 
-/* Queries and keys normalised over all heads, which together are as wide as the model. */
+/* Queries and keys are normalized over all heads, which together have the model's width. */
 static int check_olmoe(const ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_OLMOE)
@@ -128,7 +128,8 @@ static int check_olmoe(const ch_export_plan *plan) {
   return CHOIR_OK;
 }
 
-/* llama.cpp has three architectures that look both ways: llada is llama, llada-moe and rnd1 are qwen3moe. */
+/* llama.cpp has three architectures with bidirectional attention: llada corresponds to llama, llada-moe and rnd1 to
+ * qwen3moe. */
 static int check_bidirectional(const ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   if (plan->kind != CH_KIND_LLAMA && plan->kind != CH_KIND_QWEN3_MOE)
@@ -156,7 +157,8 @@ static int choose(ch_export_plan *plan) {
   plan->normalize = c->router.normalize_gates || c->router.kind == ch_router_find("gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);
-  /* vLLM ties no head of Glm4Moe and Olmoe, whatever the folder says, nor llama.cpp one of olmoe and llada-moe. */
+  /* vLLM does not tie the heads of Glm4Moe and Olmoe, whatever config.json says; llama.cpp does not tie those of
+   * olmoe and llada-moe. */
   int own_head = plan->kind == CH_KIND_OLMOE || (plan->kind == CH_KIND_GLM4_MOE && plan->format == CH_EXPORT_HF) ||
                  (plan->kind == CH_KIND_QWEN3_MOE && ch_config_bidirectional(c));
   plan->tied = c->tied && !own_head;

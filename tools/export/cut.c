@@ -1,4 +1,4 @@
-/* How many experts a token needs, and what the limit costs: the loss under it, and with the weights as written. */
+/* The limit K of experts per token, and its cost: the loss with the limit, and with rounded weights. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +29,12 @@ static int evaluate_cut(choir_model *model, const choir_export_options *options,
                                 .progress = show_progress,
                                 .context = &m};
   int code = choir_eval(model, NULL, &o, result);
-  free(result->sources); /* the losses of sources are not asked for */
+  free(result->sources); /* losses of single sources are not needed */
   result->sources = NULL, result->source_count = 0;
   return code;
 }
 
-/* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */
+/* over [e+1]: over[k] is the share of tokens, over all MoE layers, that have more than k experts. */
 static int count_over(const choir_model *model, double *over) {
   int e = model->config.model.experts, layers = choir_model_moe_layer_count(model);
   double tokens = 0, above = 0;
@@ -53,20 +53,21 @@ static int count_over(const choir_model *model, double *over) {
   return CHOIR_OK;
 }
 
-/* The most experts that a token can have. */
+/* The maximum number of experts that a token can have. */
 static int max_experts(const ch_export_plan *plan) {
   int cap = plan->config.model.router.cap;
   return cap ? cap : plan->config.model.experts;
 }
 
-/* The least K that cuts at most this share of tokens. */
+/* The smallest K for which at most this share of tokens has more experts. */
 static int min(const ch_export_plan *plan, const double *over, double share) {
   int k = 1, max = max_experts(plan);
   while (k < max && over[k] > share) k++;
   return k;
 }
 
-/* Weights in the model as they come back from the file. Of transposed ones a row of the file is a column here. */
+/* Replaces a weight of the model by its value after rounding. In transposed tensors a row of the file is a column
+ * here. */
 static int round_weight(choir_model *model, int index, const ch_export_tensor *t, int64_t experts) {
   choir_parameter p;
   CH_TRY(choir_model_parameter_at(model, index, &p));
@@ -113,7 +114,7 @@ int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, co
   return CHOIR_OK;
 }
 
-/* The loss as it is, and how many experts tokens then have. */
+/* Measures the loss without a limit, and the experts per token. */
 static int measure_loss(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
                         double *over, choir_export_result *result) {
   choir_eval_result r;
@@ -126,7 +127,8 @@ static int measure_loss(const ch_export_plan *plan, choir_model *model, const ch
   return plan->moe_layers ? count_over(model, over) : CHOIR_OK;
 }
 
-/* Where tokens choose, K is the router's; where experts do, it is the most that a token can have unless cut. */
+/* Sets K: with token choice the router's; with expert choice the maximum number of experts of a token unless
+ * limited. */
 static int decide(ch_export_plan *plan, const double *over, const choir_export_options *options) {
   int given = options->experts_per_token, choices = ch_router_choices(&plan->config.model.router);
   int max = max_experts(plan);

@@ -1,5 +1,5 @@
-/* Which fields of a config each stock architecture can express. Every other field must have its default: a field that
- * is added to choir is refused by name until this table says what becomes of it. */
+/* The fields of a config that each stock architecture can express. All others must have their default: a field that
+ * is added to choir is refused by name until this table lists it. */
 #include <string.h>
 
 #include "base/error.h"
@@ -7,8 +7,8 @@
 #include "export/plan.h"
 #include "moe/router.h"
 
-/* Fields that a trained model does not read: names, files, how it is trained, and how routers choose in training (it is
- * served with thresholds, or with as much capacity as tokens need). */
+/* Fields without effect on a trained model: names, files, settings of training, and those of routing in training
+ * (the exported model uses thresholds, or unlimited capacity). */
 #define NOT_READ                                                                                                    \
   "model.name model.rel_buckets model.rel_max_distance model.layer_capacity model.router.capacity_factor "          \
   "model.router.eval_capacity_factor model.router.capacity_start model.router.capacity_schedule model.router.pool " \
@@ -21,7 +21,7 @@
   "train.cooldown_to train.mask_schedule train.freeze train.beta1 train.beta2 train.weight_decay train.clip_norm "  \
   "train.dropout train.seed train.compute train.eval_every train.eval_sequences train.checkpoint_every "            \
   "train.keep_checkpoints train.expert_copies train.file_bytes parallel.dispatch_dtype "
-/* Fields that every architecture expresses, some with the one value that choose.c asks for. */
+/* Fields that every architecture expresses, some only with the value that choose.c requires. */
 #define ANY                                                                                                       \
   NOT_READ                                                                                                        \
   "model.vocab_size model.layers model.d_model model.d_hidden model.heads model.d_head model.kv_heads "           \
@@ -31,7 +31,7 @@
   ANY "model.experts model.d_expert model.expert_activation model.router.name model.router.score " \
       "model.router.experts_per_token model.router.normalize_gates model.router.cap "
 #define BOTH_WAYS "model.attention train.objective "
-/* Without an MoE layer nothing reads the fields of experts. */
+/* Without an MoE layer the fields of experts have no effect. */
 #define DENSE ANY "model.experts model.d_expert model.expert_activation model.shared_experts model.dense_layers "
 
 static const char *const carried[CH_KINDS] = {

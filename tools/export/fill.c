@@ -1,4 +1,4 @@
-/* The values of a tensor to write, block by block, their rounding, and the files that they go to. */
+/* Computes the values of tensors to write, block by block, rounds them, and writes them to files. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,8 +19,9 @@ int64_t ch_export_largest(const ch_export_plan *plan) {
   return max;
 }
 
-/* Fills what stock code adds to a score before it takes the best K. A threshold beta takes S >= beta: minus the float
- * just below it leaves such a score above 0, where null experts stand: their score is sigmoid(0) = 1/2. */
+/* Computes the bias that stock code adds to a score before top-K. For a threshold beta the test is S >= beta:
+ * subtracting the float just below beta leaves such a score positive, above the null experts, whose score is sigmoid(0)
+ * = 1/2. */
 static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
   for (int64_t i = 0; i < t->columns; i++) out[i] = t->transform == CH_TRANSFORM_THRESHOLDS ? -0.5f : 0;
   if (!t->source_blocks) return;
@@ -28,7 +29,7 @@ static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
     out[i] = t->transform == CH_TRANSFORM_THRESHOLDS ? -nextafterf(from[i], -INFINITY) : -from[i];
 }
 
-/* The place in the source, [own_rows,columns] or turned, of row r. */
+/* Copies row r from the source, [own_rows,columns] or its transpose. */
 static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, float *out) {
   int64_t source = t->transform == CH_TRANSFORM_INTERLEAVE ? ch_export_interleaved(r, t->head) : r;
   for (int64_t i = 0; i < t->columns; i++)
@@ -37,7 +38,7 @@ static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, fl
     for (int64_t i = 0; i < t->columns; i++) out[i] = (float)(t->factor * out[i]);
 }
 
-/* The largest value that a dtype holds: Q8_0's scale is half precision. */
+/* The largest value of a dtype: Q8_0's scale has half precision. */
 static float largest_of(ch_export_dtype dtype) {
   return dtype == CH_EXPORT_Q8_0 ? CH_Q8_MAX : dtype == CH_EXPORT_BF16 ? 0x1.FEp127f : INFINITY;
 }

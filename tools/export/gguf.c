@@ -79,7 +79,7 @@ void ch_gguf_add_tensor(ch_gguf *g, const char *name, int dims, const int64_t *s
   g->data_bytes += padded(bytes);
 }
 
-/* Zeros up to the next multiple of the alignment. */
+/* Writes zeros up to the next multiple of the alignment. */
 static void pad(ch_gguf *g) { ch_file_write(&g->file, padding, (size_t)(padded(g->file.bytes) - g->file.bytes)); }
 
 int ch_gguf_start(ch_gguf *g, const char *path) {

@@ -1,4 +1,4 @@
-/* The keys of a GGUF file as Hugging Face's config.json would say them, so that one reader judges both. */
+/* Converts the keys of a GGUF file to Hugging Face's config.json, so that one parser checks both. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "export/gguf_read.h"
 #include "export/names.h"
 
-/* Keys behind "ARCHITECTURE.", and the fields that they become. */
+/* Keys after "ARCHITECTURE.", and the corresponding fields. */
 static const struct {
   const char *key, *field;
 } renamed[] = {{"context_length", "max_position_embeddings"},
@@ -31,14 +31,14 @@ static const struct {
                {"expert_group_used_count", "topk_group"},
                {"nextn_predict_layers", "num_nextn_predict_layers"}};
 
-/* Keys that are read below, or that say what the tensors say too. */
+/* Keys that are read below, or that repeat properties of the tensors. */
 static const char *const others[] = {"vocab_size",   "attention.value_length", "rope.dimension_count",
                                      "expert_count", "expert_gating_func",     "expert_shared_feed_forward_length"};
 
 typedef struct {
   const ch_gguf_in *in;
   const char *name, *architecture;
-  json_t *root; /* the config that is made */
+  json_t *root; /* the resulting config */
 } gguf_job;
 
 static json_t *value(const gguf_job *j, const char *key) {
@@ -65,7 +65,7 @@ static int add_key(const gguf_job *j, const char *key, json_t *found) {
                   j->name, j->architecture, key);
 }
 
-/* General keys, the tokenizer's and notes on how the file was made change nothing that is computed. */
+/* General keys, the tokenizer's keys and notes on the file's origin do not affect the computation. */
 static int add_keys(const gguf_job *j) {
   const char *key;
   json_t *found;
@@ -92,7 +92,7 @@ static int find_kind(const gguf_job *j, ch_kind *kind) {
 
 static int has(const gguf_job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
 
-/* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
+/* Checks the function from logits to scores, which is a number in GGUF: 1 softmax, 2 sigmoid. */
 static int check_gates(const gguf_job *j, ch_kind k) {
   const json_t *given = value(j, "expert_gating_func");
   int wanted = ch_export_has_bias(k) ? 2 : 1;
@@ -101,7 +101,7 @@ static int check_gates(const gguf_job *j, ch_kind k) {
                   j->name, j->architecture, (long long)json_integer_value(given), wanted);
 }
 
-/* GGUF has no key for the layers with experts; the presence of expert tensors tells. */
+/* Adds the MoE layers: GGUF has no key for them; they are the layers with expert tensors. */
 static void add_pattern(const gguf_job *j) {
   json_t *types = json_array();
   for (int64_t i = 0, n = json_integer_value(value(j, "block_count")); i < n && i < choir_tensors_count(j->in->tensors);
@@ -115,7 +115,7 @@ static void add_pattern(const gguf_job *j) {
   json_object_del(j->root, "n_shared_experts");
 }
 
-/* A part of a width as a share of it that, multiplied and cut to an integer, is the part again: 60 of 88. */
+/* A fraction of `whole` that, multiplied by it and truncated to an integer, gives `part`: 60 of 88. */
 static double share_of(double part, double whole) {
   double share = part / whole;
   return share * whole < part ? nextafter(share, INFINITY) : share;
@@ -138,7 +138,7 @@ static int add_derived(const gguf_job *j, ch_kind k) {
   if (ch_kind_names[k].experts) json_object_set(j->root, ch_kind_names[k].experts, value(j, "expert_count"));
   if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
   if (k == CH_KIND_GLM4_MOE &&
-      !value(j, "expert_weights_norm")) /* transformers would divide gates, llama.cpp does not */
+      !value(j, "expert_weights_norm")) /* transformers would normalize gates, llama.cpp does not */
     json_object_set_new(j->root, "norm_topk_prob", json_false());
   if (k == CH_KIND_GLM4_MOE)
     json_object_set_new(j->root, "use_qk_norm", json_boolean(has(j, "blk.0.attn_q_norm.weight")));
@@ -149,7 +149,7 @@ static int add_derived(const gguf_job *j, ch_kind k) {
   return check_gates(j, k);
 }
 
-/* A model in several files: only the first has the keys, and none all tensors. */
+/* Refuses a model in several files: only the first has the keys, and none has all tensors. */
 static int check_whole(const gguf_job *j) {
   json_int_t files = json_integer_value(json_object_get(j->in->keys, "split.count"));
   return files < 2 ? CHOIR_OK

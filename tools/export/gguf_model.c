@@ -1,4 +1,4 @@
-/* A model and its tokenizer as one GGUF file. */
+/* Writes a model and its tokenizer as one GGUF file. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "model/config.h"
 #include "model/param.h"
 
-/* Keys of the model begin with the architecture. */
+/* A key of the model, prefixed by the architecture. */
 static const char *key(const ch_export_plan *plan, const char *name) {
   static _Thread_local char text[96];
   snprintf(text, sizeof text, "%s.%s", ch_export_architecture(plan), name);
@@ -21,7 +21,7 @@ static void put_number(ch_gguf *g, const ch_export_plan *plan, const char *name,
   ch_gguf_put_u32(g, key(plan, name), (uint32_t)value);
 }
 
-/* Rotated dimensions are written out: the default is the head's width. */
+/* Writes the model's keys, including the number of rotated dimensions, whose default would be the head's width. */
 static void put_model(ch_gguf *g, const ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   static const uint32_t file_types[] = {0, 32, 7}; /* mostly F32, BF16, Q8_0 */
@@ -44,7 +44,8 @@ static void put_model(ch_gguf *g, const ch_export_plan *plan) {
   ch_gguf_put_f32(g, key(plan, "rope.freq_base"), (float)c->rope_theta);
 }
 
-/* A model that fills masks: token i is predicted at position i, where stock programs expect the one after it. */
+/* Keys of a model that is trained by masking: token i is predicted at position i, where stock programs expect the
+ * next token. */
 static void put_masks(ch_gguf *g, const ch_export_plan *plan) {
   ch_gguf_put_flag(g, key(plan, "attention.causal"), 0);
   ch_gguf_put_flag(g, "diffusion.shift_logits", 0);
@@ -71,7 +72,7 @@ static int64_t bytes_of(const ch_export_tensor *t) {
   return t->blocks * t->rows * ch_export_row_bytes(t->dtype, t->columns);
 }
 
-/* A row at a time behind the values of a block. */
+/* Writes a tensor block by block, row by row. */
 static int write_tensor(ch_gguf *g, const ch_export_tensor *t, float *values, void *row) {
   for (int64_t block = 0; block < t->blocks; block++) {
     CH_TRY(ch_export_fill(t, block, values));
@@ -90,7 +91,7 @@ static int write_tensors(ch_gguf *g, const ch_export_plan *plan, const choir_exp
     total += bytes_of(&plan->tensor[i]);
     if (plan->tensor[i].columns > widest) widest = plan->tensor[i].columns;
   }
-  float *values; /* a block, and a row of it as bytes */
+  float *values; /* a block, and one of its rows as bytes */
   int code = CH_ALLOC(&values, largest + widest, "the largest tensor");
   for (int i = 0; i < plan->count && !code; i++) {
     code = write_tensor(g, &plan->tensor[i], values, values + largest);

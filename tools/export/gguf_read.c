@@ -14,9 +14,9 @@
 #include "export/names.h"
 
 enum { U8 = 0, I8 = 1, U16 = 2, I16 = 3, ARRAY = 9, U64 = 10, I64 = 11, F64 = 12, VALUES = 13 };
-enum { MIN_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
+enum { MIN_ENTRY = 24 }; /* minimum size of a tensor's entry in bytes */
 
-/* Bytes of a value; texts have their length in front, arrays a type and a number. */
+/* Bytes of a value; texts begin with their length, arrays with a type and a number. */
 static const int value_bytes[VALUES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 typedef struct gguf_reader {
@@ -37,7 +37,7 @@ static const char *take_bytes(gguf_reader *r, uint64_t bytes) {
   return r->at - bytes;
 }
 
-/* An integer of 4 or 8 bytes. */
+/* Reads an integer of 4 or 8 bytes. */
 static int number(gguf_reader *r, size_t bytes, uint64_t *value) {
   const char *p = take_bytes(r, bytes);
   *value = 0;
@@ -56,7 +56,7 @@ static int text(gguf_reader *r, const char **p, uint64_t *size) {
                        *size);
 }
 
-/* The name of a key or a tensor. */
+/* Reads the name of a key or a tensor. */
 static int name_into(gguf_reader *r, char out[128]) {
   const char *p;
   uint64_t size;
@@ -71,7 +71,7 @@ static int name_into(gguf_reader *r, char out[128]) {
 
 /* ---- keys ---- */
 
-/* The number as it was meant: 1e-6 and not the double of its float. */
+/* The shortest decimal number that the float rounds to: 1e-6, and not the float converted to double. */
 static json_t *shortest(float value) {
   char digits[32];
   for (int precision = 6; precision < 10; precision++) {
@@ -81,7 +81,7 @@ static json_t *shortest(float value) {
   return json_real(ch_number(digits, NULL));
 }
 
-/* NULL: no such value in JSON. */
+/* A scalar as JSON; NULL: JSON has no such value. */
 static json_t *scalar(uint32_t type, const char *p) {
   uint64_t bits = 0;
   float f;
@@ -170,14 +170,14 @@ static int set_type(const gguf_reader *r, choir_tensor *t, uint64_t type) {
   return CHOIR_OK;
 }
 
-/* The place is still a number of bytes behind the header, whose end is not known yet. */
+/* Reads a tensor's entry. Its offset is relative to the end of the header, which is not known yet. */
 static int read_tensor(gguf_reader *r, choir_tensor *t, uint64_t *offset) {
   uint64_t dims, size, type;
   CH_TRY(name_into(r, t->name));
   CH_TRY(number(r, 4, &dims));
   if (dims < 1 || dims > 4) return bad(r, t->name, "a tensor has 1 to 4 dimensions");
   t->dims = (int)dims;
-  for (int i = t->dims; i-- > 0;) { /* the slowest comes last there */
+  for (int i = t->dims; i-- > 0;) { /* GGUF stores the slowest dimension last */
     CH_TRY(number(r, 8, &size));
     if (!size || size > (uint64_t)1 << 40) return bad(r, t->name, "a dimension is 0, or of more than 2^40");
     t->shape[i] = (int64_t)size;
@@ -193,7 +193,7 @@ static int by_place(const void *a, const void *b) {
   return (s->data > t->data) - (s->data < t->data);
 }
 
-/* Tensors begin at multiples of the alignment behind the header, and none reaches into another. */
+/* Checks that tensors begin at multiples of the alignment after the header and do not overlap. */
 static int place_tensors(const gguf_reader *r, choir_tensors *t, const uint64_t *offset) {
   const json_t *key = json_object_get(r->in->keys, "general.alignment");
   uint64_t alignment = key ? (uint64_t)json_integer_value(key) : 32, head = (uint64_t)(r->at - r->begin),

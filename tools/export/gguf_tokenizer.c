@@ -1,4 +1,5 @@
-/* The vocabulary of a GGUF file as a tokenizer: a SentencePiece model, or a tokenizer.json of byte-level BPE. */
+/* Converts the vocabulary of a GGUF file to a tokenizer: a SentencePiece model, or a tokenizer.json of byte-level
+ * BPE. */
 #include <endian.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@ static uint32_t u32_at(const ch_gguf_array *array, uint64_t i) {
 
 /* ---- byte-level BPE, "gpt2" ---- */
 
-/* What llama.cpp does by a name; *whole: words that are tokens are not merged. NULL: unknown. */
+/* The splitting rule that llama.cpp applies under a name; *whole: words that are tokens are not merged. NULL:
+ * unknown. */
 static const ch_cutting *find_cutting(const char *pre, int *whole) {
   if (!strcmp(pre, "olmo")) pre = "gpt-2";
   if (!strcmp(pre, "glm4")) pre = "llama-bpe";
@@ -37,7 +39,7 @@ static json_t *pre_tokenizer(const ch_cutting *cutting) {
   return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", steps);
 }
 
-/* Nothing is normalized: llama.cpp does not. Tokens of no use at the end are left to the note. */
+/* Without normalization, because llama.cpp does none. Unused tokens at the end are recorded in the note only. */
 static json_t *tokenizer_json(const ch_gguf_array *texts, const ch_gguf_array *kinds, const ch_gguf_array *pairs,
                               const ch_cutting *cutting, int whole) {
   json_t *vocab = json_object(), *added = json_array(), *merges = json_array();

@@ -1,4 +1,4 @@
-/* The vocabulary of a tokenizer for a GGUF file. */
+/* Writes the vocabulary of a tokenizer to a GGUF file. */
 #include <stdio.h>
 
 #include "data/bpe_read.h"
@@ -7,10 +7,10 @@
 #include "export/gguf.h"
 #include "export/spm_write.h"
 
-/* The text of the mask, as LLaDA's tokenizers have it. It is a control token: no text is cut into it. */
+/* The text of the mask token, as in LLaDA's tokenizers. It is a control token: it never matches text. */
 static const char mask_text[] = "<|mdm_mask|>";
 
-/* ggml's number of a kind of piece. */
+/* ggml's number for the type of a piece. */
 static int32_t kind_of(const ch_spm *spm, int id) {
   static const int32_t kinds[] = {[CH_PIECE_NORMAL] = 1,
                                   [CH_PIECE_UNKNOWN] = 2,
@@ -20,7 +20,7 @@ static int32_t kind_of(const ch_spm *spm, int id) {
   return kinds[ch_spm_kind(spm, id)];
 }
 
-/* SentencePiece's BPE by its own rule, "llama": the pair whose piece has the best score, from the left. */
+/* SentencePiece's BPE, "llama": merges the pair whose piece has the best score, leftmost first. */
 static void put_spm(ch_gguf *g, const choir_tokenizer *t, int mask) {
   uint64_t count = (uint64_t)t->vocab + (uint64_t)mask;
   ch_gguf_put_text(g, "tokenizer.ggml.model", "llama");
@@ -57,7 +57,7 @@ static int join(const json_t *merge, ch_buffer *pair) {
   return ch_buffer_append(pair, right, strlen(right));
 }
 
-/* Byte-level BPE, "gpt2": texts of tokens and merges as the file has them. llama.cpp normalizes nothing. */
+/* Byte-level BPE, "gpt2": texts of tokens and merges as the file has them. llama.cpp does not normalize. */
 static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre, int mask) {
   uint64_t count = (uint64_t)t->vocab + (uint64_t)mask;
   static const char *const off[] = {NULL};
@@ -95,7 +95,8 @@ static uint32_t token_or(int64_t token, const choir_tokenizer *t) {
   return (uint32_t)(token >= 0 && token < t->vocab ? token : t->eos);
 }
 
-/* Without a token that begins texts the one that ends them begins an empty prompt, and is never added. */
+/* Writes the tokens that begin and end texts. Without a beginning token, the ending token is used to start an empty
+ * prompt, and is never added to texts. */
 static void put_ends(ch_gguf *g, const choir_tokenizer *t, const ch_imported *imported) {
   ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", token_or(imported->bos, t));
   ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", token_or(imported->eos, t));

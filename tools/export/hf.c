@@ -1,4 +1,4 @@
-/* A folder as transformers' from_pretrained loads it: config.json, generation_config.json, model.safetensors. */
+/* Writes a folder for transformers' from_pretrained: config.json, generation_config.json, model.safetensors. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@ static void put_int(json_t *root, const char *key, int64_t value) { ch_json_put(
 static void put_flag(json_t *root, const char *key, int value) { ch_json_put(root, key, json_boolean(value)); }
 static void put_text(json_t *root, const char *key, const char *value) { ch_json_put(root, key, json_string(value)); }
 
-/* The part of rotated dimensions is written out at both places where readers look: those that find none take a half. */
+/* Writes the fraction of rotated dimensions at both places where readers look for it: without it they assume one
+ * half. */
 static void put_rope(json_t *root, const ch_model_config *c) {
   json_t *rope = json_object();
   put_text(rope, "rope_type", "default");
@@ -25,7 +26,7 @@ static void put_rope(json_t *root, const ch_model_config *c) {
   ch_json_put(root, "partial_rotary_factor", json_real(c->rope_fraction));
 }
 
-/* Where scores are a softmax. */
+/* Fields of architectures with softmax scores. */
 static void put_softmax(json_t *root, const ch_export_plan *plan) {
   const ch_model_config *c = &plan->config.model;
   put_int(root, "num_experts_per_tok", plan->K);
@@ -40,7 +41,7 @@ static void put_softmax(json_t *root, const ch_export_plan *plan) {
   ch_json_put(root, "mlp_only_layers", dense);
 }
 
-/* Layers of "sliding_attention" alone rotate; a window of the whole context hides nothing. */
+/* Only layers of type "sliding_attention" use rope; their window covers the whole context. */
 static void put_layer_types(json_t *root, const ch_export_plan *plan) {
   json_t *attention = json_array(), *mlp = json_array();
   for (int layer = 0; layer < plan->config.model.layers; layer++) {
@@ -71,8 +72,8 @@ static void put_sigmoid(json_t *root, const ch_export_plan *plan) {
   }
 }
 
-/* The tokens that begin, end and fill texts: those of choir's tokenizer, or as the makers of an imported model said,
- * who also said how its experts are balanced. */
+/* Writes the tokens that begin, end and pad texts: choir's, or those of an imported model's config, which also has
+ * the load-balancing settings of its experts. */
 static void put_makers(json_t *root, const ch_export_plan *plan, int eos) {
   static const char *const keys[] = {"bos_token_id", "pad_token_id", "eos_token_id", "router_aux_loss_coef",
                                      "router_jitter_noise"};
@@ -106,12 +107,12 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   return root;
 }
 
-/* State of the writer of safetensors, from which it gets the bytes. */
+/* State of the callback that passes bytes to the safetensors writer. */
 typedef struct writing {
   const ch_export_plan *plan;
   const choir_export_options *options;
   choir_tensor *tensor; /* [plan->count], in its order */
-  float *values;        /* room for the largest */
+  float *values;        /* space for the largest block */
   void *bytes;
   int64_t done, total;
   int code;
@@ -133,7 +134,7 @@ static const void *fetch_export(void *context, const choir_tensor *tensor) {
 }
 
 static int write_weights(const ch_export_plan *plan, const choir_export_options *options, const char *folder) {
-  static const char *const metadata[] = {"format", "pt", NULL}; /* transformers asks for it */
+  static const char *const metadata[] = {"format", "pt", NULL}; /* required by transformers */
   char path[PATH_MAX];
   writing w = {.plan = plan, .options = options};
   size_t max = (size_t)ch_export_largest(plan);
@@ -160,7 +161,7 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   return code;
 }
 
-/* generation_config.json says which tokens end a text. */
+/* Writes generation_config.json, which lists the tokens that end a text. */
 static int write_ends(const json_t *config, const char *folder) {
   json_t *eos = json_object_get(config, "eos_token_id");
   if (!eos || json_is_null(eos)) return CHOIR_OK;

@@ -24,7 +24,9 @@
 #include "model/param.h"
 #include "moe/router.h"
 
-enum { MAX_PADDING = 1024 }; /* pieces; a tokenizer that lacks more is another model's */
+enum {
+  MAX_PADDING = 1024
+}; /* maximum number of missing pieces; a tokenizer that lacks more belongs to another model */
 
 typedef struct import_job {
   const choir_import_options *options;
@@ -35,16 +37,16 @@ typedef struct import_job {
   ch_kind kind;
   ch_export_format format;
   ch_params params;
-  ch_gguf_in gguf; /* of a GGUF file, which owns `from` then */
+  ch_gguf_in gguf; /* a GGUF file, which then owns `from` */
   choir_tensors *from;
-  choir_tensor *tensor; /* [all parameters] as they are written */
-  float *values;        /* room for the largest */
-  char *used;           /* [tensors there] */
+  choir_tensor *tensor; /* [all parameters] tensors to write */
+  float *values;        /* space for the largest */
+  char *used;           /* [tensors in the source] */
   int64_t done, total;
   int code;
 } import_job;
 
-/* A tensor by its name. Folders that were saved from the model without its head lack "model." in front of all names. */
+/* Finds a tensor by name. Folders saved from a model without its head omit "model." in all names. */
 static const choir_tensor *find_tensor(const import_job *j, const char *name) {
   static const char prefix[] = "model.";
   const choir_tensor *t = choir_tensors_find(j->from, name);
@@ -52,7 +54,8 @@ static const choir_tensor *find_tensor(const import_job *j, const char *name) {
   return bare ? choir_tensors_find(j->from, name + sizeof prefix - 1) : t;
 }
 
-/* The tensor that a parameter comes from, or its expert: of the shape [blocks,rows,columns] from the last `dims` on. */
+/* Finds the tensor of a parameter or of one of its experts, which must have the shape [blocks,rows,columns] from the
+ * last `dims` dimensions. */
 static int find_source(import_job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
                        const int64_t shape[3], const choir_tensor **t) {
   char name[128];
@@ -60,7 +63,7 @@ static int find_source(import_job *j, const ch_param *p, const ch_export_row *ro
   *t = find_tensor(j, name);
   if (!*t && j->config.model.tied && !strcmp(row->from, "embed.weight"))
     *t = find_tensor(
-        j, ch_export_find("head.weight")->there[j->format]); /* a tied model may be saved with its head alone */
+        j, ch_export_find("head.weight")->there[j->format]); /* a tied model may have only its head in the file */
   if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->from, name);
   if ((*t)->dims < 1) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is a single number", j->options->from, name);
   choir_dtype dtype = (*t)->dtype;
@@ -78,7 +81,8 @@ static int find_source(import_job *j, const ch_param *p, const ch_export_row *ro
   return CHOIR_OK;
 }
 
-/* One matrix of a parameter from element `first` on, turned where the table says so; head: rows are interleaved. */
+/* Copies one matrix of a parameter, from element `first` on, transposed if the table says so; head: rows are
+ * interleaved. */
 static void copy_matrix(const choir_tensor *t, int64_t first, int turned, int64_t head, double factor, int64_t rows,
                         int64_t columns, float *out) {
   for (int64_t r = 0; r < rows; r++) {
@@ -95,12 +99,12 @@ static int fill_param(import_job *j, const ch_param *p, float *out) {
   int bias = row->role == CH_ROLE_BIAS, turned = row->turned;
   int64_t blocks = p->dims == 3 ? p->shape[0] : 1, columns = p->shape[p->dims - 1],
           rows = p->dims > 1 ? p->shape[p->dims - 2] : 1;
-  if (bias && !ch_export_has_bias(j->kind)) { /* nothing is added to scores */
+  if (bias && !ch_export_has_bias(j->kind)) { /* the architecture has no bias on scores */
     memset(out, 0, (size_t)p->whole * sizeof *out);
     return CHOIR_OK;
   }
   double factor = bias ? -1 : !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
-  int together = p->dims == 3 && j->format == CH_EXPORT_GGUF; /* experts are one tensor */
+  int together = p->dims == 3 && j->format == CH_EXPORT_GGUF; /* all experts are in one tensor */
   int64_t shape[3] = {blocks, turned ? columns : rows, turned ? rows : columns}, head = 0;
   if (row->role == CH_ROLE_ROTATED && ch_export_is_interleaved(j->kind, j->format))
     head = ch_config_d_head(&j->config.model);
@@ -129,8 +133,8 @@ static const void *fetch_import(void *context, const choir_tensor *tensor) {
   return j->code ? NULL : j->values;
 }
 
-/* Frequencies of the rotation, which older versions of transformers wrote among the weights and newer ones drop: those
- * that rope_theta gives, up to the rounding of 16 bits. */
+/* Whether a tensor has the rope frequencies given by rope_theta, up to rounding to 16 bits. Older versions of
+ * transformers wrote them to the file. */
 static int are_frequencies(const import_job *j, const choir_tensor *t) {
   static const char end[] = ".rotary_emb.inv_freq";
   const ch_model_config *m = &j->config.model;
@@ -147,7 +151,7 @@ static int are_frequencies(const import_job *j, const choir_tensor *t) {
   return 1;
 }
 
-/* Every tensor there has gone somewhere; a head that is the embedding may stand there once more. */
+/* Checks that every tensor was used; a tied head may occur in addition to the embedding. */
 static int check_used(const import_job *j) {
   const char *head = j->format == CH_EXPORT_GGUF ? "output.weight" : "lm_head.weight";
   for (int i = 0; i < choir_tensors_count(j->from); i++) {
@@ -186,7 +190,7 @@ static int write_weights(import_job *j, const char *directory, const char *path)
   return check_used(j);
 }
 
-/* A tokenizer.json begins with a brace. */
+/* Whether the file is JSON: a tokenizer.json begins with a brace. */
 static int is_json(const char *path) {
   FILE *file = fopen(path, "rb");
   int first = file ? getc(file) : EOF;
@@ -194,8 +198,8 @@ static int is_json(const char *path) {
   return first == '{';
 }
 
-/* Embeddings are padded to round numbers: SentencePiece's model gets pieces for the rows that have none, which no text
- * is encoded to. Byte-level BPE needs none. */
+/* Pads a tokenizer: embeddings are padded to round numbers, so a SentencePiece model gets additional pieces, which
+ * never match text, for the unused rows. Byte-level BPE needs none. */
 static int pad_tokenizer(const choir_tokenizer *t, int vocab, const char *path) {
   int has = choir_tokenizer_vocab_size(t);
   size_t size;
@@ -213,8 +217,8 @@ static int pad_tokenizer(const choir_tokenizer *t, int vocab, const char *path) 
   return code;
 }
 
-/* Makes the checkpoint's tokenizer at `path`, of a file or, where `from` is NULL, of the GGUF file. It must be the
- * model's; `pad`: or have a few pieces fewer than that has rows. */
+/* Writes the checkpoint's tokenizer to `path`, from a file or, if `from` is NULL, from the GGUF file. It must match
+ * the model's vocabulary; `pad`: or lack a few pieces. */
 static int place_tokenizer(const import_job *j, const char *from, int pad, const char *path) {
   choir_tokenizer *t = NULL;
   ch_buffer model = {0};
@@ -246,8 +250,8 @@ static int place_tokenizer(const import_job *j, const char *from, int pad, const
                   from ? from : j->options->from, has, vocab);
 }
 
-/* Makes the checkpoint's tokenizer of a file in the model's folder: the first with as many pieces as the model has
- * rows, or else the first that can be padded to them. *found: there is a file, whether it fits or not. */
+/* Writes the checkpoint's tokenizer from a file in the model's folder: the first with as many pieces as the model
+ * has rows, otherwise the first that can be padded. *found: there is such a file, whether it matches or not. */
 static int search_tokenizer(const import_job *j, const char *path, int *found) {
   static const char *const names[] = {"tokenizer.model", "tokenizer.json"};
   int code = CHOIR_OK;
@@ -265,8 +269,8 @@ static int search_tokenizer(const import_job *j, const char *path, int *found) {
   return code;
 }
 
-/* A tokenizer that the caller names must be right. The model's own is left out, with a notice, where it would change
- * texts or is another model's. */
+/* A tokenizer that the user names must be usable. The model's own is left out, with a notice, if it would change
+ * texts or belongs to another model. */
 static int add_tokenizer(import_job *j, const char *directory) {
   const char *named = j->options->tokenizer;
   char path[PATH_MAX];
@@ -291,7 +295,8 @@ static int write_checkpoint(import_job *j, const char *directory) {
   return write_weights(j, directory, path);
 }
 
-/* How the makers kept loads even. An export says it again; training here has a loss of its own. */
+/* Notes the load-balancing method of the model's authors. An export restores it; training in choir uses its own
+ * loss. */
 static void note_balance(const json_t *root, const char *name, const ch_router_spec *router) {
   static const char *const keys[] = {"router_aux_loss_coef", "router_jitter_noise"};
   for (int i = 0; i < 2; i++) {
@@ -316,8 +321,8 @@ static int read_config(import_job *j, const char *name, json_t *root) {
   return code;
 }
 
-/* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. Of one that is
- * said to be the embedding and is not, some programs take its own bytes and others the embedding's. */
+/* A head with the same bytes as the embedding is stored as tied, which some stock programs cannot express. If the
+ * config says that the head is tied but its bytes differ, some programs use its bytes and others the embedding's. */
 static int tie(import_job *j) {
   const choir_tensor *embed = find_tensor(j, ch_export_find("embed.weight")->there[j->format]),
                      *head = find_tensor(j, ch_export_find("head.weight")->there[j->format]);
@@ -343,7 +348,8 @@ static int open_folder(import_job *j) {
   int code = ch_import_defaults(root);
   if (code) return json_decref(root), code;
   CH_TRY(read_config(j, path, root));
-  if (j->config.model.rope_fraction != 1 && j->kind != CH_KIND_GLM4_MOE) /* transformers turns all there, vLLM a part */
+  if (j->config.model.rope_fraction != 1 &&
+      j->kind != CH_KIND_GLM4_MOE) /* transformers rotates all dimensions here, vLLM a part */
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "%s: \"partial_rotary_factor\" is %g: choir reads it of glm4_moe only; take it out if "
                     "whole heads turn, as in transformers",
@@ -361,7 +367,7 @@ static int open_file(import_job *j) {
   CH_TRY(read_config(j, j->options->from, root));
   const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
   size_t size = name ? strlen(name) : 0, max_bytes = sizeof j->config.model.name - 1;
-  if (size > max_bytes) size = ch_utf8_cut(name, max_bytes); /* as much as a config has room for */
+  if (size > max_bytes) size = ch_utf8_cut(name, max_bytes); /* at most the size of the config's field */
   if (name) snprintf(j->config.model.name, max_bytes + 1, "%.*s", (int)size, name);
   return CHOIR_OK;
 }

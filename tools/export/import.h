@@ -1,4 +1,4 @@
-/* A folder of Hugging Face's, or a GGUF file, as a checkpoint of choir. */
+/* Imports a Hugging Face folder or a GGUF file as a checkpoint of choir. */
 #ifndef CH_EXPORT_IMPORT_H
 #define CH_EXPORT_IMPORT_H
 
@@ -9,48 +9,48 @@
 
 typedef struct choir_import_options {
   const char *from; /* a folder: config.json and model.safetensors, or its index and several files; or a GGUF file */
-  const char *out;  /* the checkpoint that is made */
-  const char *tokenizer; /* the file of one for it; NULL: what comes with the model, if anything does */
+  const char *out;  /* the checkpoint to create */
+  const char *tokenizer; /* a tokenizer file; NULL: the model's own, if it has one */
   int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_import_options;
 
 typedef struct choir_import_result {
-  const char *architecture; /* "LlamaForCausalLM"; of a GGUF file "llama" */
+  const char *architecture; /* "LlamaForCausalLM"; for a GGUF file "llama" */
   int64_t parameters;
-  int tokenizer; /* nonzero: the checkpoint has one */
+  int tokenizer; /* nonzero: the checkpoint has a tokenizer */
 } choir_import_result;
 
-/* Kinds llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, glm4_moe and exaone_moe, as far as a config of choir can say
- * what they compute; of GGUF files those of F32, F16, BF16 and Q8_0. CHOIR_ERROR_UNSUPPORTED names a field, and its
- * value, that it cannot; CHOIR_ERROR_FORMAT one that is unknown, missing or contradictory, and tensors that do not fit;
- * CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
+/* Supports the architectures llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, glm4_moe and exaone_moe, as far as a
+ * config of choir can express them; GGUF files of types F32, F16, BF16 and Q8_0. CHOIR_ERROR_UNSUPPORTED names a field
+ * and its value that choir cannot express; CHOIR_ERROR_FORMAT a field that is unknown, missing or contradictory, and
+ * tensors that do not fit; CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
 int choir_import(const choir_import_options *options, choir_import_result *result);
 
-/* Reads config.json as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
- * results. */
+/* Converts config.json to a config of choir; every message starts with `name`. *gate_scale is a factor of the
+ * experts' outputs. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
-/* Whether a field of a config.json is read, or known to have no effect on what the model computes. */
+/* Whether a field of a config.json is read, or known to have no effect on the computation. */
 int ch_import_knows(const char *field);
 
-/* Fields that a config.json lacks, where transformers then takes what the reader above would not: a window of mistral
- * say. null is no value, but for a window, where it says that there is none. */
+/* Adds fields that a config.json lacks and whose default in transformers differs from ch_import_config's, such as
+ * the window of mistral. null means absent, except for a window, where it means that there is none. */
 int ch_import_defaults(json_t *root);
 
-/* CHOIR_ERROR_UNSUPPORTED, with the command that makes safetensors: the file `from` is a pickle, by its name; or the
- * folder has a pickle and no file `weights`. CHOIR_ERROR_IO: it cannot be told. */
+/* CHOIR_ERROR_UNSUPPORTED, with the command that converts to safetensors: `from` is a pickle, by its name, or the
+ * folder has a pickle and no file `weights`. CHOIR_ERROR_IO: this cannot be determined. */
 int ch_import_refuse_pickle(const char *from);
 int ch_import_refuse_pickled_folder(const char *folder, const char *weights);
 
-/* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same
- * rule. eos: number of the token that ends a text; -1: by its usual name. tokens: how many the model has, which may be
- * more than byte-level BPE names. CHOIR_ERROR_UNSUPPORTED names the field that has no counterpart; CHOIR_ERROR_FORMAT,
- * CHOIR_ERROR_MEMORY. */
+/* Reads tokenizer.json of Hugging Face's tokenizers: byte-level BPE is kept, other BPE is converted to an equivalent
+ * SentencePiece model. eos: id of the token that ends a text; -1: found by its usual name. tokens: the model's number
+ * of tokens, which may be larger than the file's with byte-level BPE. CHOIR_ERROR_UNSUPPORTED names a field that cannot
+ * be converted; CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
 int ch_import_tokenizer(const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
                         choir_tokenizer **tokenizer);
 
-/* The same from file to file; *pieces: how many it has. */
+/* Does the same from file to file; *pieces: number of pieces. */
 int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out, int *pieces);
 
 #endif

@@ -1,4 +1,4 @@
-/* config.json of a foreign model: every field is understood, known not to matter, or refused by name. */
+/* Reads config.json of another program's model: every field is read, known to have no effect, or refused by name. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,10 +7,10 @@
 #include "model/config.h"
 #include "model/param.h"
 
-/* Sizes, and where they go. */
+/* Size fields, and the fields of choir's config that they set. */
 static const struct {
   const char *theirs, *ours;
-  ch_kind from, to; /* the first and the last kind that has it, and must */
+  ch_kind from, to; /* the first and the last kind that has this field; it is required there */
 } sizes[] = {{"vocab_size", "model.vocab_size", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
              {"hidden_size", "model.d_model", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
              {"intermediate_size", "model.d_hidden", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
@@ -22,7 +22,7 @@ static const struct {
              {"n_shared_experts", "model.shared_experts", CH_KIND_GLM4_MOE, CH_KIND_GLM4_MOE},
              {"num_shared_experts", "model.shared_experts", CH_KIND_EXAONE_MOE, CH_KIND_EXAONE_MOE}};
 
-/* Fields whose other values compute what choir does not. */
+/* Fields that must have the given value, because choir cannot compute others. */
 static const struct {
   const char *key, *value;
 } fixed[] = {{"hidden_act", "\"silu\""},
@@ -54,7 +54,7 @@ static const json_t *member(const json_t *object, const char *key) {
 }
 static const json_t *field(const config_job *j, const char *key) { return member(j->root, key); }
 
-/* ch_json_check_keys says it for files of choir; this one is another program's. */
+/* Like ch_json_check_keys, with a message for files of other programs. */
 static int check_keys(const config_job *j) {
   const char *key;
   json_t *value;
@@ -69,8 +69,8 @@ static int check_keys(const config_job *j) {
   return CHOIR_OK;
 }
 
-/* A window that is switched off, by a field that mistral, mixtral and exaone_moe do not have, or reaches over the whole
- * context. */
+/* Whether a window has no effect: it is disabled (by a field that mistral, mixtral and exaone_moe do not have), or
+ * covers the whole context. */
 static int hides_nothing(const config_job *j, const json_t *window) {
   const json_t *context = field(j, "max_position_embeddings");
   int always = j->kind == CH_KIND_MISTRAL || j->kind == CH_KIND_MIXTRAL || j->kind == CH_KIND_EXAONE_MOE;
@@ -79,7 +79,7 @@ static int hides_nothing(const config_job *j, const json_t *window) {
          json_integer_value(window) >= json_integer_value(context);
 }
 
-/* Other spellings of the same: "swish" is silu, and a scaling of type default scales nothing. */
+/* Equivalent values: "swish" is silu, and a rope scaling of type default does nothing. */
 static int means_the_same(const char *key, const json_t *value) {
   const json_t *type = json_object_get(value, "rope_type");
   if (!type) type = json_object_get(value, "type");
@@ -116,7 +116,7 @@ static int set_integer(const config_job *j, const char *key, int64_t value) {
   return set(j, key, text);
 }
 
-/* A member, or `missing`. */
+/* An integer member, or `missing`. */
 static int integer_or(const config_job *j, const char *key, int64_t missing, int64_t *value) {
   *value = missing;
   return field(j, key) ? ch_json_get_integer(j->root, j->name, key, 0, 1 << 30, value) : CHOIR_OK;
@@ -157,7 +157,7 @@ static int read_sizes(const config_job *j) {
   return set_integer(j, "train.sequence_length", value < 2048 ? value : 2048);
 }
 
-/* A number at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
+/* Reads a number at the top level, as in older versions, or in a nested object. If both exist, they must agree. */
 static int read_rotation(const config_job *j, const json_t *inside, const char *key, double missing, double *value) {
   CH_TRY(number_or(j->root, j->name, key, missing, value));
   double above = *value;
@@ -179,13 +179,14 @@ static int read_rope(const config_job *j) {
   if (strcmp(type, "default"))
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"rope_type\" is \"%.40s\": choir rotates by \"default\" only",
                     j->name, type);
-  if (inside) CH_TRY(ch_json_check_keys(inside, name, keys)); /* a "factor" would be lost, or an older "type" */
+  if (inside)
+    CH_TRY(ch_json_check_keys(inside, name, keys)); /* otherwise a "factor" or an older "type" would be ignored */
   CH_TRY(read_rotation(j, inside, "rope_theta", 10000, &m->rope_theta));
   CH_TRY(read_rotation(j, inside, "partial_rotary_factor", j->kind == CH_KIND_GLM4_MOE ? 0.5 : 1, &m->rope_fraction));
   return set(j, "model.position", "rope");
 }
 
-/* Nonzero: a layer has experts. qwen3_moe lists dense layers, exaone_moe the type of every layer. */
+/* Nonzero: the layer has experts. qwen3_moe lists dense layers, exaone_moe the type of every layer. */
 static int is_sparse(const json_t *list, ch_kind kind, int layer) {
   const char *type = json_string_value(json_array_get(list, (size_t)layer));
   if (kind == CH_KIND_EXAONE_MOE) return type && !strcmp(type, "sparse");
@@ -194,7 +195,7 @@ static int is_sparse(const json_t *list, ch_kind kind, int layer) {
   return 1;
 }
 
-/* Which layers are MoE, one by one there: as dense layers at the front, behind which every m-th is MoE. */
+/* Converts a per-layer list of MoE layers to choir's form: dense layers first, then every m-th layer is MoE. */
 static int read_pattern(const config_job *j) {
   const char *key = j->kind == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
   const json_t *list = field(j, key);
@@ -210,7 +211,7 @@ static int read_pattern(const config_job *j) {
   if (size != wanted)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must have %s of %d layers", j->name, key,
                     j->kind == CH_KIND_EXAONE_MOE ? "a word for each" : "the numbers, from 0 on, of some", m->layers);
-  m->moe_every = every ? every : first >= 0 ? m->layers - first : 0; /* of one layer with experts, no second follows */
+  m->moe_every = every ? every : first >= 0 ? m->layers - first : 0; /* a single MoE layer determines no period */
   m->dense_layers = first >= 0 ? first - m->moe_every + 1 : 0;
   for (int i = 0; i < m->layers && same; i++) same = is_sparse(list, j->kind, i) == ch_config_is_moe(m, i);
   if (same && m->dense_layers >= 0) return CHOIR_OK;
@@ -218,8 +219,8 @@ static int read_pattern(const config_job *j) {
                   "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", j->name, key);
 }
 
-/* Tokens take the K experts of largest score, or of largest score + bias: minus the bias is a price of bias_balanced.
- */
+/* Tokens choose the K experts with the largest score, or score + bias: the negative bias is the router state of
+ * bias_balanced. */
 static int read_moe(const config_job *j, double *gate_scale) {
   const char *experts = ch_kind_names[j->kind].experts;
   int64_t value;
@@ -231,7 +232,8 @@ static int read_moe(const config_job *j, double *gate_scale) {
   CH_TRY(set(j, "model.router.normalize_gates", j->kind == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
   CH_TRY(set(j, "model.router.score", ch_export_has_bias(j->kind) ? "sigmoid" : "softmax"));
   CH_TRY(number_or(j->root, j->name, "routed_scaling_factor", 1, gate_scale));
-  if (*gate_scale != 1 && !ch_export_has_bias(j->kind)) /* transformers reads none there, other programs may */
+  if (*gate_scale != 1 &&
+      !ch_export_has_bias(j->kind)) /* transformers ignores the factor here, other programs may not */
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "%s: \"routed_scaling_factor\": choir reads it of glm4_moe and exaone_moe; take "
                     "it out if gates are not scaled, as in transformers",
@@ -256,7 +258,7 @@ static int find_kind(config_job *j) {
                   strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which choir's models lack; ");
 }
 
-/* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
+/* In exaone_moe only layers with a window use rope; check_fixed has checked that the window covers the context. */
 static int check_layer_types(const config_job *j) {
   const json_t *types_of = field(j, "layer_types"), *type;
   const char *wanted = j->kind == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
@@ -276,7 +278,7 @@ int ch_import_defaults(json_t *root) {
   } defaults[] = {{"mistral", "sliding_window", "4096"},
                   {"mixtral", "rope_theta", "1000000.0"},
                   {"exaone_moe", "sliding_window", "4096"},
-                  {"exaone_moe", "layer_types", "[\"full_attention\"]"}, /* every fourth one */
+                  {"exaone_moe", "layer_types", "[\"full_attention\"]"}, /* every fourth layer */
                   {"exaone_moe", "routed_scaling_factor", "2.5"}};
   const char *type = json_string_value(json_object_get(root, "model_type")), *none = "sliding_window";
   const json_t *rope = json_object_get(root, "rope_parameters");

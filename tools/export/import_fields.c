@@ -1,4 +1,4 @@
-/* The fields of a config.json that a model may have: an unknown one might change what it computes. */
+/* The known fields of a config.json: an unknown field might change the computation. */
 #include <string.h>
 
 #include "export/import.h"
@@ -13,7 +13,7 @@ static const char *const *const known[] = {
                           "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
                           "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
                           "router_jitter_noise", "transformers.js_config", "sliding_window_pattern", NULL},
-    /* of every config of transformers 4 */
+    /* in every config of transformers 4 */
     (const char *const[]){"return_dict",
                           "output_hidden_states",
                           "output_attentions",
@@ -66,7 +66,7 @@ static const char *const *const known[] = {
                           "_attn_implementation",
                           "_attn_implementation_autoset",
                           NULL},
-    /* of training, of loading, of who made it; what drops out does so in training alone */
+    /* of training, loading and authorship; dropout is active in training only */
     (const char *const[]){"gradient_checkpointing",
                           "attn_implementation",
                           "_flash_attn_2_enabled",

@@ -10,7 +10,7 @@
 #include "file/path_status.h"
 
 #define KEPT "imported."
-enum { LIMIT = 1 << 28 }; /* bytes of a file; the largest known tokenizer.json has a tenth */
+enum { LIMIT = 1 << 28 }; /* bytes of a file; the largest known tokenizer.json has a tenth of this */
 
 static const char *const files[] = {"generation_config.json",
                                     "tokenizer.json",
@@ -35,7 +35,7 @@ static int copy_file(const char *from, const char *to) {
   return code;
 }
 
-/* CHECKPOINT/imported.NAME, good until the block ends that asks for it. */
+/* CHECKPOINT/imported.NAME, valid until the enclosing block ends. */
 #define KEPT_IN(checkpoint, name) CH_IN(checkpoint, kept_name((char[64]){0}, name))
 static const char *kept_name(char *kept, const char *name) {
   snprintf(kept, 64, KEPT "%s", name);
@@ -61,9 +61,9 @@ int ch_imported_keep_keys(const json_t *from, const char *checkpoint) {
   return ch_json_save(config, KEPT_IN(checkpoint, "config.json"));
 }
 
-/* ---- reading them */
+/* ---- reading the files */
 
-/* *root: the file as JSON; NULL: there is none. */
+/* *root: the parsed file; NULL: it does not exist. */
 static int load_kept(const char *checkpoint, const char *name, json_t **root) {
   const char *path = KEPT_IN(checkpoint, name);
   int there;
@@ -72,14 +72,14 @@ static int load_kept(const char *checkpoint, const char *name, json_t **root) {
   return there ? ch_json_load(path, root) : CHOIR_OK;
 }
 
-/* A token, or of several the first; -1: none. */
+/* A token id, or the first of several; -1: none. */
 static int64_t token_of(const json_t *config, const char *key) {
   const json_t *value = json_object_get(config, key), *first = json_array_get(value, 0);
   if (first) value = first;
   return json_is_integer(value) ? json_integer_value(value) : -1;
 }
 
-/* A post_processor, or a part of one, begins a text with a token. */
+/* Whether a post_processor, or a part of one, inserts a token at the beginning of a text. */
 static int begins(const json_t *post) {
   const json_t *part;
   size_t i;
@@ -88,7 +88,7 @@ static int begins(const json_t *post) {
   return 0;
 }
 
-/* A normalizer or pre_tokenizer, or a part of one, puts a space in front of a text. */
+/* Whether a normalizer or pre_tokenizer, or a part of one, inserts a space at the beginning of a text. */
 static int puts_space(const json_t *step) {
   static const char *const lists[] = {"normalizers", "pretokenizers"};
   const json_t *scheme = json_object_get(step, "prepend_scheme"), *part;
@@ -102,8 +102,8 @@ static int puts_space(const json_t *step) {
   return 0;
 }
 
-/* By tokenizer.json, where there is one: transformers reads that first; else as SentencePiece's model says, before
- * which LlamaTokenizer puts the token that begins a text. */
+/* Reads tokenizer.json if it exists, as transformers does; otherwise the settings of the SentencePiece model, to
+ * which LlamaTokenizer adds the token that begins a text. */
 static int read_tokenizer(const char *checkpoint, ch_imported *imported) {
   const char *path = KEPT_IN(checkpoint, "tokenizer.model");
   json_t *root;
@@ -128,7 +128,7 @@ static int read_tokenizer(const char *checkpoint, ch_imported *imported) {
   return CHOIR_OK;
 }
 
-/* A member that rules where it is true or false. */
+/* A boolean member overrides the flag. */
 static void take_flag(const json_t *object, const char *key, int *flag) {
   const json_t *value = json_object_get(object, key);
   if (json_is_boolean(value)) *flag = json_is_true(value);
@@ -145,7 +145,7 @@ int ch_imported_load(const char *checkpoint, ch_imported *imported) {
   CH_TRY(load_kept(checkpoint, "tokenizer_config.json", &settings));
   take_flag(settings, "add_bos_token", &imported->add_bos);
   json_decref(settings);
-  take_flag(imported->config, "add_bos_token", &imported->add_bos); /* of a GGUF file */
+  take_flag(imported->config, "add_bos_token", &imported->add_bos); /* from a GGUF file */
   take_flag(imported->config, "add_space_prefix", &imported->add_space);
   return CHOIR_OK;
 }

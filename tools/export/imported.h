@@ -1,6 +1,6 @@
-/* CHECKPOINT/imported.NAME: files that a model's makers put beside its weights and choir itself has no use for. A model
- * that is exported as it was imported gets them back, so that other programs read texts as its makers' do. A checkpoint
- * that choir has trained has none of them: its tokens are choir's. */
+/* CHECKPOINT/imported.NAME: files that a model's authors published with its weights and that choir itself does not
+ * use. An export of an imported model restores them, so that other programs tokenize texts as its authors' do. A
+ * checkpoint trained by choir has none of them: its tokens are choir's. */
 #ifndef CH_EXPORT_IMPORTED_H
 #define CH_EXPORT_IMPORTED_H
 
@@ -8,22 +8,22 @@
 
 #include "file/json.h"
 
-/* Copies them from a folder of Hugging Face's into a checkpoint; `tokenizer`: those of its tokenizer, too. */
+/* Copies these files from a Hugging Face folder to a checkpoint; `tokenizer`: the tokenizer's files, too. */
 int ch_imported_keep(const char *folder, int tokenizer, const char *checkpoint);
-/* The same of a GGUF file, whose keys they are. */
+/* Does the same for a GGUF file, from its keys. */
 int ch_imported_keep_keys(const json_t *keys, const char *checkpoint);
 
 typedef struct ch_imported {
-  json_t *config;         /* the makers' config.json; NULL: this model was not imported */
-  int tokenizer;          /* its tokenizer's files are there */
-  int64_t bos, eos;       /* tokens; -1: none is said */
-  int add_bos, add_space; /* by default other programs put that in front of a text */
+  json_t *config;         /* the authors' config.json; NULL: the model was not imported */
+  int tokenizer;          /* the tokenizer's files exist */
+  int64_t bos, eos;       /* token ids; -1: not specified */
+  int add_bos, add_space; /* whether other programs insert this at the beginning of a text by default */
 } ch_imported;
 
-/* What a checkpoint kept. json_decref(imported->config). CHOIR_ERROR_FORMAT, CHOIR_ERROR_IO. */
+/* Loads the copied files of a checkpoint. json_decref(imported->config). CHOIR_ERROR_FORMAT, CHOIR_ERROR_IO. */
 int ch_imported_load(const char *checkpoint, ch_imported *imported);
 
-/* Copies the files of the tokenizer, and generation_config.json, from a checkpoint into a folder that is exported. */
+/* Copies the tokenizer's files and generation_config.json from a checkpoint to an exported folder. */
 int ch_imported_restore(const char *checkpoint, const char *folder);
 
 #endif

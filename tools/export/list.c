@@ -1,4 +1,4 @@
-/* The tensors of a plan: the parameter table of the model under other names and in other shapes. */
+/* Lists the tensors of a plan: the model's parameter table with the format's names and shapes. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 #include "export/plan.h"
 #include "model/param.h"
 
-/* The scales of the embedding and of the logits go into the embedding and the last norm. */
+/* The factor of a tensor: scales of the embedding and of the logits are multiplied into the embedding and the last
+ * norm. */
 static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
   const ch_model_config *c = &plan->config.model;
   double head = c->head_scale != 0 ? c->head_scale : 1 / sqrt((double)c->d_model);
@@ -17,8 +18,8 @@ static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
   return 1;
 }
 
-/* Routers and their biases stay F32 in both, and transformers keeps them so; norms do in GGUF files, and rows that
- * Q8_0's blocks of 32 do not fill. */
+/* The dtype of a tensor. Routers and their biases stay F32 in both formats, as in transformers; in GGUF files also
+ * norms, and tensors whose rows are not whole blocks of 32 for Q8_0. */
 static ch_export_dtype dtype_of(const ch_export_plan *plan, ch_export_role role, int dims, int64_t columns) {
   if (role == CH_ROLE_ROUTER || role == CH_ROLE_BIAS || (plan->format == CH_EXPORT_GGUF && dims == 1))
     return CH_EXPORT_F32;
@@ -31,7 +32,7 @@ static ch_export_transform transform_of(const ch_export_plan *plan, const ch_exp
   return r->turned ? CH_TRANSFORM_TRANSPOSE : CH_TRANSFORM_NONE;
 }
 
-/* Grows by doubling. */
+/* Appends a tensor; the array grows by doubling. */
 static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
   if (!(plan->count & (plan->count - 1)))
     CH_TRY(CH_RESIZE(&plan->tensor, plan->count ? 2 * (size_t)plan->count : 1, "a list of tensors"));
@@ -39,7 +40,7 @@ static int append_tensor(ch_export_plan *plan, const ch_export_tensor *tensor) {
   return CHOIR_OK;
 }
 
-/* A folder has experts one by one, null experts too; a GGUF file all of a layer in one tensor. */
+/* Appends the experts, including null experts: one tensor per expert in a folder, one per layer in a GGUF file. */
 static int append_experts(ch_export_plan *plan, const ch_export_row *r, int layer, ch_export_tensor *t) {
   int e = plan->config.model.experts, all = e + plan->nulls;
   if (plan->format == CH_EXPORT_GGUF) {
@@ -58,7 +59,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
   return CHOIR_OK;
 }
 
-/* `shape` is that of the source, of `dims` dimensions; from NULL: zeros. */
+/* Appends a tensor whose source has `dims` dimensions `shape`; from NULL: zeros. */
 static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, int dims, const int64_t *shape,
                       const choir_tensor *from) {
   const ch_model_config *c = &plan->config.model;
@@ -92,14 +93,14 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
       memcmp(from->shape, p->shape, sizeof *p->shape * (size_t)p->dims))
     return ch_error(CHOIR_ERROR_FORMAT, "tensor '%s' is missing, or not F32 of the shape that config.json says",
                     p->name);
-  if (r->role == CH_ROLE_BIAS && !ch_export_has_bias(plan->kind)) return CHOIR_OK; /* zeros, as was checked */
+  if (r->role == CH_ROLE_BIAS && !ch_export_has_bias(plan->kind)) return CHOIR_OK; /* checked to be zeros */
   if (!strcmp(p->name, "embed.weight") && plan->config.model.tied && !plan->tied)
     CH_TRY(append_row(plan, ch_export_find("head.weight"), -1, p->dims, p->shape, from));
   return append_row(plan, r, p->layer, p->dims, p->shape, from);
 }
 
-/* Adds as zeros what the architectures have in every MoE layer and choir's layer may lack. llama.cpp computes something
- * else where there is no shared expert, and its converter believes the folder. */
+/* Appends zeros for tensors that the architecture has in every MoE layer and choir's layer may not have. Without a
+ * shared expert's tensors llama.cpp computes something else, although its converter accepts the folder. */
 static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
   const ch_model_config *c = &plan->config.model;
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;

@@ -40,7 +40,7 @@ static const ch_export_row
         {"moe.shared.down.weight", {"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"}, CH_ROLE_PLAIN, 0},
         {0}};
 
-/* Where an architecture has a name of its own. */
+/* Parameters whose name depends on the architecture. */
 static const struct {
   ch_kind kind;
   ch_export_format format;
@@ -72,7 +72,7 @@ void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *
   for (size_t i = 0; i < sizeof special / sizeof *special; i++)
     if (special[i].kind == kind && special[i].format == format && !strcmp(special[i].from, row->from))
       name = special[i].there;
-  const char *place = strstr(name, "%d"); /* of the expert, or nowhere */
+  const char *place = strstr(name, "%d"); /* expert number, or NULL */
   snprintf(number, sizeof number, "%d", expert);
   snprintf(inside, sizeof inside, "%.*s%s%s", place ? (int)(place - name) : 0, name, place ? number : "",
            place ? place + 2 : name);

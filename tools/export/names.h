@@ -1,4 +1,4 @@
-/* The names of architectures and of a model's parameters elsewhere: one table for both ways. */
+/* Names of architectures and parameters in other programs: one table for export and import. */
 #ifndef CH_EXPORT_NAMES_H
 #define CH_EXPORT_NAMES_H
 
@@ -6,7 +6,7 @@
 
 typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
 
-/* Stock architectures that compute what choir can. */
+/* Stock architectures that compute models that choir has, too. */
 typedef enum {
   CH_KIND_LLAMA,
   CH_KIND_MISTRAL,
@@ -19,35 +19,35 @@ typedef enum {
   CH_KINDS
 } ch_kind;
 
-/* As transformers has it ("model_type" and the class), and llama.cpp, where two of ours may be one. */
+/* Names in transformers ("model_type" and the class) and in llama.cpp, which has one name for some pairs of kinds. */
 typedef struct ch_kind_name {
-  const char *type, *architecture[2]; /* architecture: [ch_export_format] */
-  const char *experts, *shared;       /* what config.json calls their numbers; NULL: there are none */
+  const char *type, *architecture[2]; /* architecture: by ch_export_format */
+  const char *experts, *shared;       /* config.json's fields with their numbers; NULL: the architecture has none */
 } ch_kind_name;
 extern const ch_kind_name ch_kind_names[CH_KINDS];
 
 typedef enum { CH_ROLE_PLAIN, CH_ROLE_ROTATED, CH_ROLE_ROUTER, CH_ROLE_BIAS, CH_ROLE_EXPERTS } ch_export_role;
 
-/* Names behind "layers.L." here, "model.layers.L." and "blk.L." there; those of experts one by one have "%d" for the
- * number. */
+/* Names after "layers.L." in choir and after "model.layers.L." and "blk.L." in the formats; names with one tensor
+ * per expert have "%d" for the expert. */
 typedef struct ch_export_row {
-  const char *from, *there[2]; /* there: [ch_export_format] */
+  const char *from, *there[2]; /* there: by ch_export_format */
   ch_export_role role;
-  int turned; /* the last two dimensions change places */
+  int turned; /* the last two dimensions are transposed */
 } ch_export_row;
 
 /* The row of a parameter, "layers.1.attn.q.weight"; NULL: unknown. */
 const ch_export_row *ch_export_find(const char *parameter);
 
-/* The row of ours that is row r of a matrix in llama.cpp's "llama": a head's rotated pairs stand side by side. */
+/* The row of choir's matrix that is row r in llama.cpp's "llama", where rotated pairs of a head are adjacent. */
 static inline int64_t ch_export_interleaved(int64_t r, int64_t head) {
   return r - r % head + r % 2 * (head / 2) + r % head / 2;
 }
 
-/* Nonzero: something is added to the scores of experts, which are sigmoids then. */
+/* Nonzero: a bias is added to the scores of experts, which are sigmoids. */
 static inline int ch_export_has_bias(ch_kind kind) { return kind >= CH_KIND_GLM4_MOE; }
 
-/* Nonzero: rows of queries and keys stand there as llama.cpp's "llama" has them. */
+/* Nonzero: rows of queries and keys are interleaved as in llama.cpp's "llama". */
 int ch_export_is_interleaved(ch_kind kind, ch_export_format format);
 
 /* Name of a row's tensor in layer `layer` (-1: not in a layer). `expert`: for formats with one tensor per expert. */

@@ -11,15 +11,15 @@
 
 #define PICKLED "pytorch_model"
 
-/* Files of weights as torch.save writes them, which are pickles: programs for Python. Those of pytorch_model go first,
- * and then the first by name; what a trainer leaves beside them is no model. */
+/* Files of weights written by torch.save are pickles, which are programs for Python. Those of pytorch_model are
+ * preferred, then the first by name; files of a trainer are not models. */
 typedef struct pickle {
   char name[NAME_MAX + 1];
-  const char *pattern; /* of such names */
+  const char *pattern; /* pattern for such names */
   int standard;        /* pytorch_model.bin, or its parts */
 } pickle;
 
-/* The pattern for a pickle's name, by its suffix; NULL: the file is no model's. */
+/* The glob pattern for a pickle's name, by its suffix; NULL: not a model file. */
 static const char *pickle_pattern(const char *name) {
   static const char *const patterns[] = {"*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt"};
   static const char *const others[] = {"training_args.", "optimizer.", "scheduler.", "scaler.", "rng_state"};
@@ -42,7 +42,7 @@ static int take_pickle(void *context, const char *name) {
   return CHOIR_OK;
 }
 
-/* The command is for that folder, with no name of its files, which a shell would obey. */
+/* The suggested command names only the folder, because names of its files could have special meaning in a shell. */
 static int refuse_pickle(const char *path, const pickle *p) {
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "%s: choir reads no pickles, which can run code; make safetensors of it, in its folder: python3 -c "

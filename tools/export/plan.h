@@ -1,4 +1,4 @@
-/* The plan of an export: which architecture stands for the model, and its tensors under the names of the format. */
+/* The plan of an export: the architecture that represents the model, and the tensors with the format's names. */
 #ifndef CH_EXPORT_PLAN_H
 #define CH_EXPORT_PLAN_H
 
@@ -14,27 +14,27 @@
 
 typedef enum { CH_EXPORT_F32, CH_EXPORT_BF16, CH_EXPORT_Q8_0 } ch_export_dtype;
 extern const char *const ch_export_formats[], *const ch_export_dtypes[];
-extern const choir_dtype ch_export_stored[]; /* [ch_export_dtype] what its bytes are in a file */
+extern const choir_dtype ch_export_stored[]; /* [ch_export_dtype] type of the stored elements */
 
 typedef enum {
   CH_TRANSFORM_NONE,
-  CH_TRANSFORM_TRANSPOSE,  /* every block */
-  CH_TRANSFORM_INTERLEAVE, /* rows of a head: rotated pairs side by side, as llama.cpp's "llama" has them */
-  CH_TRANSFORM_THRESHOLDS, /* cut-off scores to what is added to scores */
-  CH_TRANSFORM_BIASES      /* the same of prices */
+  CH_TRANSFORM_TRANSPOSE,  /* each block is transposed */
+  CH_TRANSFORM_INTERLEAVE, /* rows of a head: rotated pairs become adjacent, as in llama.cpp's "llama" */
+  CH_TRANSFORM_THRESHOLDS, /* thresholds become a bias on scores */
+  CH_TRANSFORM_BIASES      /* the router state of bias_balanced becomes a bias on scores */
 } ch_export_transform;
 
-/* A tensor to write: `blocks` matrices [rows,columns], of which the first ones are copied and the others are zeros. */
+/* A tensor to write: `blocks` matrices [rows,columns]; the first ones are copied from `from`, the others are zeros. */
 typedef struct ch_export_tensor {
   char name[128];
   int dims;
-  int64_t shape[3]; /* the slowest dimension first */
+  int64_t shape[3]; /* slowest dimension first */
   ch_export_dtype dtype;
   ch_export_transform transform;
   const choir_tensor *from; /* NULL: zeros */
-  int64_t first;            /* element of it that begins the first block */
+  int64_t first;            /* first element of the first block */
   int64_t blocks, source_blocks, rows, source_rows, columns;
-  int head; /* width of a head, to interleave */
+  int head; /* width of a head, for interleaving */
   double factor;
 } ch_export_tensor;
 
@@ -44,40 +44,42 @@ typedef struct ch_export_plan {
   ch_export_dtype dtype;
   ch_kind kind;
   int moe_layers, first_moe;
-  int K, nulls;  /* experts that a token has; null experts */
-  int normalize; /* gates of a token are divided by their sum */
-  int tied;      /* the head is the embedding there; what some stock programs do not know gets a head of its own */
-  int shared;    /* shared experts of the exported model: one of zeros where choir's has none and it must */
+  int K, nulls;  /* experts per token; number of null experts */
+  int normalize; /* gates of a token are normalized to sum 1 */
+  int tied; /* the exported head is tied to the embedding; architectures that cannot express this get a separate head */
+  int shared; /* shared experts of the exported model: one of zeros if the architecture requires one and the model has
+                 none */
   const choir_tensors *weights;
-  ch_imported imported; /* what the checkpoint kept of another program's model */
+  ch_imported imported; /* files kept from an imported model */
   ch_export_tensor *tensor;
   int count;
 } ch_export_plan;
 
-/* Chooses the architecture. CHOIR_ERROR_UNSUPPORTED names the fields without counterpart and values with one. */
+/* Chooses the architecture. CHOIR_ERROR_UNSUPPORTED names fields that no architecture can express, and the values
+ * that one can. */
 int ch_export_choose(ch_export_plan *plan);
 const char *ch_export_architecture(const ch_export_plan *plan); /* as the format calls it */
 
 /* CHOIR_ERROR_UNSUPPORTED names a field that plan->kind cannot express and that differs from its default. */
 int ch_export_check_fields(const ch_export_plan *plan, const char *architecture);
 
-/* The hidden width of dense layers there, or of experts where an architecture has no other field for that. */
+/* The exported hidden width of dense layers, or of experts if the architecture has only one field. */
 int ch_export_hidden(const ch_export_plan *plan);
 
-/* Nonzero: tokens take experts by thresholds, 0 to K, and null experts stand for those that they lack. */
+/* Nonzero: thresholds give a token 0 to K experts, and null experts fill the remaining places. */
 int ch_export_by_thresholds(const ch_export_plan *plan);
 
 /* Lists the tensors of plan->weights. free(plan->tensor). CHOIR_ERROR_FORMAT, CHOIR_ERROR_UNSUPPORTED. */
 int ch_export_list(ch_export_plan *plan);
 
-/* ---- cut.c: what it costs to have at most K experts a token, and weights of fewer bits ---- */
+/* ---- cut.c: the cost of a limit of K experts per token, and of rounded weights ---- */
 
-/* plan->K and plan->nulls. Where experts choose and `model` is not NULL the options' K, or one chosen, is measured on
- * held-out text. CHOIR_ERROR_ARGUMENT: a K that the router rules out, or none where nothing is measured. */
+/* Sets plan->K and plan->nulls. With expert choice and `model` not NULL, the options' K or a chosen one is evaluated
+ * on held-out text. CHOIR_ERROR_ARGUMENT: a K that the router excludes, or a K to be chosen without a measurement. */
 int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_options *options,
                   choir_export_result *result);
 
-/* result->loss_written. The model's weights are then those of the file. */
+/* Sets result->loss_written. Afterwards the model has the file's rounded weights. */
 int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
                               choir_export_result *result);
 
@@ -86,14 +88,14 @@ int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, co
 /* Elements of the largest block. */
 int64_t ch_export_largest(const ch_export_plan *plan);
 
-/* One block of a tensor as floats. CHOIR_ERROR_NUMERIC: not finite. */
+/* Computes one block of a tensor as floats. CHOIR_ERROR_NUMERIC: not finite. */
 int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
 
-/* Rows of so many elements as bytes of a dtype. */
+/* Bytes of a row of `columns` elements. */
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
 void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
 
-/* Value i of an array of type `stored` in file format, at any byte; CHOIR_U8 stands for Q8_0. */
+/* Element i of an array of type `stored`, at any alignment; CHOIR_U8 stands for Q8_0. */
 static inline float ch_export_value(choir_dtype stored, const void *in, int64_t i) {
   const char *block = (const char *)in + i / CH_Q8_VALUES * CH_Q8_BYTES;
   uint16_t half;
@@ -108,17 +110,17 @@ static inline float ch_export_value(choir_dtype stored, const void *in, int64_t 
   return ch_half_value(half) * (float)(int8_t)block[2 + i % CH_Q8_VALUES];
 }
 
-/* Writes all; `tokenizer` may be NULL for hf. `checkpoint` is where the plan's model comes from. */
+/* Write the files of the format; `tokenizer` may be NULL for hf. `checkpoint` is the directory of the plan's model. */
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
                  const char *checkpoint);
 int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
 
-/* ch_tensors_write into as many files as tensors of at most `most` bytes take, with their index. What fails while a
- * tensor is fetched is left at `failed`. */
+/* ch_tensors_write into several files of at most `max` bytes of tensors each, with an index. The error of fetching a
+ * tensor is stored in `failed`. */
 int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t max, const char *const *metadata,
                     ch_tensor_fetch fetch, void *context, const int *failed);
 
-/* tokenizer.json and tokenizer_config.json into a folder. */
+/* Writes tokenizer.json and tokenizer_config.json to a folder. */
 int ch_export_tokenizer(const choir_tokenizer *tokenizer, int length, const char *folder);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct export_job {
   ch_export_plan plan;
   choir_tensors *weights;
   choir_tokenizer *tokenizer; /* NULL: the checkpoint has none */
-  choir_model *model;         /* for what is measured */
+  choir_model *model;         /* for measurements */
 } export_job;
 
 static int word(const char *what, const char *value, const char *const *words, int *number) {
@@ -42,7 +42,8 @@ static int check_export_options(export_job *j) {
   return CHOIR_OK;
 }
 
-/* Thresholds that no training has set would give every token every expert; prices need an architecture with a bias. */
+/* Thresholds that training has not set would assign every expert to every token; a bias needs an architecture that
+ * has one. */
 static int check_thresholds(const export_job *j) {
   for (int i = 0; i < choir_tensors_count(j->weights); i++) {
     const choir_tensor *t = choir_tensors_at(j->weights, i);
@@ -105,7 +106,7 @@ static int run_job(export_job *j) {
   CH_TRY(ch_export_list(&j->plan));
   if (j->model) CH_TRY(ch_export_measure_written(&j->plan, j->model, j->options, j->result));
   choir_model_free(j->model);
-  j->model = NULL; /* its memory is not needed to write */
+  j->model = NULL; /* frees memory that is not needed for writing */
   return write_out(j);
 }
 

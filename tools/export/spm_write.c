@@ -3,7 +3,7 @@
 #include <endian.h>
 #include <string.h>
 
-/* Protocol buffers write a number in pieces of seven bits, and before a field its number and type. */
+/* Protocol buffers store a number in groups of seven bits, and before a field its number and type. */
 static void put_number(ch_buffer *b, uint64_t value) {
   unsigned char digit[10];
   size_t n = 0;

@@ -1,5 +1,5 @@
-/* A tokenizer as tokenizer.json of Hugging Face's tokenizers: a SentencePiece model in that form, with the same tokens,
- * byte-level BPE as it came. */
+/* Writes a tokenizer as tokenizer.json of Hugging Face's tokenizers: a SentencePiece model is converted, with the
+ * same tokens; byte-level BPE is written as it was read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +28,14 @@ static int by_score(const void *a, const void *b) {
   return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Splits of a piece into two that the vocabulary has, as pairs. */
+/* Adds all splits of a piece into two pieces of the vocabulary, as merges. */
 static void add_splits(const choir_tokenizer *t, int id, const json_t *vocab, json_t *merges) {
   size_t size;
   const char *piece = ch_spm_piece(t->spm, id, &size);
   char *left = malloc(size + 1);
   if (!left) return ch_json_add(merges, NULL);
   for (size_t cut = 1; cut < size; cut++) {
-    if (((unsigned char)piece[cut] & 0xC0) == 0x80) continue; /* within a character */
+    if (((unsigned char)piece[cut] & 0xC0) == 0x80) continue; /* inside a character */
     memcpy(left, piece, cut);
     left[cut] = 0;
     if (json_object_get(vocab, left) && json_object_get(vocab, piece + cut))
@@ -44,7 +44,8 @@ static void add_splits(const choir_tokenizer *t, int id, const json_t *vocab, js
   free(left);
 }
 
-/* SentencePiece merges the pair whose piece has the best score; tokenizers the one that stands first in a list. */
+/* Lists the merges. SentencePiece merges the pair whose piece has the best score; tokenizers merges the pair that is
+ * first in this list. */
 static json_t *merges_json(const choir_tokenizer *t, const json_t *vocab) {
   json_t *merges = json_array();
   scored *pieces = reallocarray(NULL, (size_t)t->vocab, sizeof *pieces);
@@ -86,7 +87,7 @@ static json_t *special_json(const choir_tokenizer *t) {
   return special;
 }
 
-/* Spaces stand as U+2581 in pieces; nothing else is changed, added or cut. */
+/* Pieces have U+2581 for spaces; no other normalization. */
 static json_t *tokenizer_json(const choir_tokenizer *t, json_t *cut, json_t *model) {
   static const char mark[] = "\xE2\x96\x81";
   return json_pack(
@@ -104,27 +105,26 @@ static json_t *of_spm(const choir_tokenizer *t, const char **unknown) {
   for (int i = 0; i < t->vocab; i++)
     if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) *unknown = ch_spm_piece(t->spm, id = i, &size);
   if (ch_spm_spec_type(t->bytes, t->size) != CH_SPM_UNIGRAM) return tokenizer_json(t, NULL, bpe_json(t, *unknown));
-  /* Unigram models of tokenizers take a text like "<0x41>" for the piece of that byte, which SentencePiece does not: it
-   * is cut behind the first character. */
+  /* Unigram models of tokenizers match a text like "<0x41>" with the piece of that byte, which SentencePiece does
+   * not: such texts are split after the first character. */
   json_t *cut = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "<(?=0x[0-9A-F]{2}>)",
                           "behavior", "MergedWithPrevious", "invert", 0);
   return tokenizer_json(t, cut, unigram_json(t, id));
 }
 
-/* What other programs put around a text by default, from an imported file's post_processor; choir puts nothing there. A
- * ByteLevel one moves offsets only. */
+/* Whether other programs add tokens to a text by default, according to an imported file's post_processor; choir adds
+ * none. A ByteLevel post_processor changes offsets only. */
 static int adds_tokens(const json_t *root) {
   const json_t *post = json_object_get(root, "post_processor");
   return post && !json_is_null(post) && !ch_json_is_type(post, "ByteLevel");
 }
 
-/* Nor does choir cut or pad texts, as a file does that was saved while that was on. */
+/* Whether the file truncates or pads texts; choir does neither. */
 static int cuts_or_pads(const json_t *root) {
   return json_is_object(json_object_get(root, "truncation")) || json_is_object(json_object_get(root, "padding"));
 }
 
-/* The file as it came, or without its post_processor: its tokens are choir's, also where nobody asks for these alone.
- */
+/* Writes the file as it was read, or without its post_processor: its tokens are choir's, without additional ones. */
 static int save_bpe(const choir_tokenizer *t, const char *path) {
   ch_buffer plain = {0};
   json_t *root = NULL;
@@ -151,7 +151,7 @@ static int save_bpe(const choir_tokenizer *t, const char *path) {
 int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
   const char *path = CH_IN(folder, "tokenizer.json"), *unknown = NULL;
   CH_TRY(t->bpe ? save_bpe(t, path) : ch_json_save(of_spm(t, &unknown), path));
-  const char *end = t->piece[t->eos]; /* padding, too, which attention_mask hides: batches of texts need some token */
+  const char *end = t->piece[t->eos]; /* also used for padding, which attention_mask hides: batches need some token */
   return ch_json_save(
       json_pack("{s:s, s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token", end,
                 "pad_token", end, "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),

@@ -1,6 +1,5 @@
-/* tokenizer.json of Hugging Face's tokenizers: of byte-level BPE as it is; as a SentencePiece model where that has the
- * same rule: BPE with bytes for what has no piece, as Llama 2, Mistral and TinyLlama have it. Everything that changes
- * tokens is read, or refused. */
+/* Reads tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is; BPE with byte fallback, as in Llama 2,
+ * Mistral and TinyLlama, as an equivalent SentencePiece model. Every field that changes tokens is read, or refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 
 static const char mark[] = "\xE2\x96\x81"; /* U+2581 stands for a space in pieces */
 
-enum { LONGEST = 1024 }; /* bytes of a piece: all its splits are looked at */
+enum { LONGEST = 1024 }; /* maximum bytes of a piece, because all of its splits are checked */
 
 typedef struct piece {
   int kind;
@@ -25,9 +24,9 @@ typedef struct piece {
 typedef struct tokenizer_job {
   ch_tokenizer_json file;
   json_t *pairs; /* "left right" of every merge */
-  piece *piece;  /* [file.count] */
-  int ranks;     /* pieces that merges make */
-  int prefix;    /* a space is put in front of texts */
+  piece *piece;  /* [file.count] pieces */
+  int ranks;     /* number of pieces made by merges */
+  int prefix;    /* a space is inserted at the beginning of texts */
 } tokenizer_job;
 
 static int refuse_json(const tokenizer_job *j, const char *field, const json_t *value, const char *why) {
@@ -36,7 +35,7 @@ static int refuse_json(const tokenizer_job *j, const char *field, const json_t *
 
 /* ---- normalization of text before it is cut into pieces ---- */
 
-/* Spaces become marks, and a mark may be put in front; nothing else. */
+/* Accepts only the replacement of spaces by U+2581 and an inserted one at the beginning. */
 static int read_normalizer(tokenizer_job *j, int *marked) {
   const json_t *whole = json_object_get(j->file.root, "normalizer"), *list = json_object_get(whole, "normalizers");
   size_t count = ch_json_is_type(whole, "Sequence") ? json_array_size(list) : whole && !json_is_null(whole);
@@ -88,7 +87,7 @@ static int64_t id_of(const tokenizer_job *j, const char *text) {
   return -1;
 }
 
-/* Special tokens are not looked for in text here; others would be cut out of it first. */
+/* Special tokens must not be matched in text; other added tokens would be cut out of text before BPE. */
 static int read_pieces(tokenizer_job *j) {
   const json_t *unknown = json_object_get(j->file.model, "unk_token"),
                *bytes = json_object_get(j->file.model, "byte_fallback");
@@ -104,7 +103,8 @@ static int read_pieces(tokenizer_job *j) {
     snprintf(byte, sizeof byte, "<0x%02X>", (unsigned)strtoul(t->size == 6 ? t->text + 3 : "", NULL, 16) & 255);
     j->piece[i].kind = t->added ? CH_SPM_CONTROL : strcmp(t->text, byte) ? CH_SPM_NORMAL : CH_SPM_BYTE;
   }
-  int64_t id = id_of(j, json_is_string(unknown) ? json_string_value(unknown) : "<unk>"); /* bytes leave it no text */
+  int64_t id =
+      id_of(j, json_is_string(unknown) ? json_string_value(unknown) : "<unk>"); /* never used: bytes cover all text */
   if (id < 0) return refuse_json(j, "model.unk_token", unknown, "SentencePiece needs one, and it must be a token");
   j->piece[id].kind = CH_SPM_UNKNOWN;
   return CHOIR_OK;
@@ -118,14 +118,15 @@ static piece *normal_piece(const tokenizer_job *j, const char *text) {
   return p && p->kind == CH_SPM_NORMAL ? p : NULL;
 }
 
-/* A pair as `pairs` has it. */
+/* Size of an entry of `pairs`. */
 enum { PAIR = 2 * LONGEST + 2 };
 static const char *pair_of(const char *left, size_t size, const char *right, char pair[PAIR]) {
   snprintf(pair, PAIR, "%.*s %s", (int)size, left, right);
   return pair;
 }
 
-/* SentencePiece merges by the score of the piece that is made, so merges that make the same one must stand together. */
+/* Reads a merge. SentencePiece orders merges by the score of the resulting piece, so merges with the same result
+ * must be consecutive. */
 static int read_merge(tokenizer_job *j, const json_t *merge, const piece **last) {
   const char *left, *right;
   size_t size;
@@ -149,7 +150,7 @@ static int read_merge(tokenizer_job *j, const json_t *merge, const piece **last)
   return CHOIR_OK;
 }
 
-/* A character by itself, or a piece. */
+/* Whether the text is a single character or a piece. */
 static int is_symbol(const tokenizer_job *j, const char *text, size_t size) {
   char buffer[LONGEST + 1];
   size_t first = 1;
@@ -158,7 +159,7 @@ static int is_symbol(const tokenizer_job *j, const char *text, size_t size) {
   return first == size || normal_piece(j, buffer);
 }
 
-/* SentencePiece merges whatever two parts make up a piece, so every such pair must be there. */
+/* SentencePiece merges any two parts that form a piece, so every such pair must be a merge. */
 static int check_piece(const tokenizer_job *j, const ch_json_token *p) {
   char pair[PAIR];
   for (size_t cut = 1; cut < p->size; cut++) {
@@ -183,12 +184,12 @@ static int read_merges(tokenizer_job *j) {
     piece *p = &j->piece[id];
     if (p->kind != CH_SPM_NORMAL) continue;
     CH_TRY(check_piece(j, &j->file.token[id]));
-    if (!p->score) p->score = -(float)(j->ranks + 1); /* nothing makes it */
+    if (!p->score) p->score = -(float)(j->ranks + 1); /* no merge results in it */
   }
   return CHOIR_OK;
 }
 
-/* ---- all together ---- */
+/* ---- the whole file ---- */
 
 static int read_tokenizer(tokenizer_job *j, const json_t *root, const char *name) {
   static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
@@ -199,7 +200,8 @@ static int read_tokenizer(tokenizer_job *j, const json_t *root, const char *name
   return read_merges(j);
 }
 
-/* Which pieces a text has depends neither on "post_processor", which adds others around them, nor on "decoder". */
+/* Converts to a SentencePiece model. The pieces of a text do not depend on "post_processor", which adds tokens
+ * around them, nor on "decoder". */
 static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *out) {
   tokenizer_job j = {.pairs = json_object()};
   ch_spm_special special[CH_SPM_SPECIALS] = {{.id = -1}, {.id = -1}, {.id = -1}, {.id = -1}};
@@ -224,8 +226,8 @@ static int to_spm(const json_t *root, const char *name, int64_t eos, ch_buffer *
   return code;
 }
 
-/* Byte-level BPE is kept as it is, with a note. `root` is the file with a note of `eos`, and gets one of `tokens` where
- * the model has more than the file: it is read once, for a large one takes half a second. */
+/* Stores byte-level BPE with a note. `root`, the parsed file, already has a note of `eos`, and gets one of `tokens`
+ * if the model has more than the file; it is not parsed again, because a large file takes half a second. */
 static int keep_bpe(json_t *root, const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
                     choir_tokenizer **tokenizer) {
   for (int64_t max = 0;; max = tokens) {
@@ -237,7 +239,7 @@ static int keep_bpe(json_t *root, const char *bytes, size_t size, const char *na
     choir_tokenizer_free(*tokenizer);
     *tokenizer = NULL;
     json_t *note = json_object_get(root, CH_TOKENIZER_JSON_OURS);
-    if (note && eos < 0) { /* not our note, but the file's own */
+    if (note && eos < 0) { /* the file's own id, not choir's note */
       root = NULL;
       continue;
     }

@@ -43,7 +43,7 @@ static int take_char(cursor *c, char wanted) {
   return 1;
 }
 
-/* 'text' or "text" without escapes. */
+/* Parses 'text' or "text" without escapes. */
 static int take_string(cursor *c, char *text, size_t size) {
   size_t used = 0;
   skip_space(c);
@@ -81,13 +81,13 @@ static int take_shape(cursor *c, ch_npy *array) {
 
 /* The header of a file. */
 typedef struct npy_header {
-  const char *name; /* of the file */
+  const char *name; /* file name */
   cursor text;
   const char *elements;
   size_t element_bytes;
   char descr[16];
-  int fortran, keys; /* bits of the keys seen */
-  ch_npy array;      /* shape; type as stored */
+  int fortran, keys; /* fortran_order; bits of the keys already seen */
+  ch_npy array;      /* shape, and type as stored */
   size_t count;
 } npy_header;
 
@@ -144,7 +144,7 @@ static int find_type(npy_header *h) {
       h->descr);
 }
 
-/* The number of elements, when the shape is one that memory can hold and the rest of the file is exactly that. */
+/* Computes the number of elements, if the shape fits into memory and the rest of the file has exactly that size. */
 static int count_elements(npy_header *h) {
   size_t size = types[h->array.type].size, bytes = size;
   int fits = 1;
@@ -158,7 +158,7 @@ static int count_elements(npy_header *h) {
   return CHOIR_OK;
 }
 
-/* float16 and float64 to float32, int64 to int32, where every value fits. */
+/* Converts float16 and float64 to float32, int64 to int32 if every value fits. */
 static int convert(const npy_header *h, ch_npy *array) {
   int widens = (int)h->array.type == FLOAT16;
   for (size_t i = 0; i < h->count && widens; i++) {
@@ -203,7 +203,7 @@ static int check_wanted(const npy_header *h, ch_npy_type as, int dims) {
   return CHOIR_OK;
 }
 
-/* Elements in Fortran order, the first index fastest, into C order, the last one fastest. */
+/* Converts elements from Fortran order (first index fastest) to C order (last index fastest). */
 static char *reordered(const npy_header *h) {
   size_t size = types[h->array.type].size, index[MAX_DIMS] = {0};
   char *elements = malloc(h->count * size + 1);
@@ -253,7 +253,7 @@ void ch_npy_free(ch_npy *array) {
 
 /* ---- writing ---- */
 
-/* Magic, version 1, length and dict, so long that the elements begin at a multiple of 64. Returns its bytes. */
+/* Writes magic, version 1, length and dict, padded so that the elements begin at a multiple of 64. Returns the size. */
 static size_t make_header(const ch_npy *array, char *text, size_t size) {
   size_t begin = MAGIC + 4, used = begin;
   memcpy(text, magic, MAGIC);

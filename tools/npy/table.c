@@ -1,4 +1,4 @@
-/* Tables of numbers as text: a row a line, with commas, tabs or spaces between. */
+/* Tables of numbers as text: one row per line, with commas, tabs or spaces between numbers. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static int add(reader *r, double number) {
   return CHOIR_OK;
 }
 
-/* The numbers up to the end of the line; *columns: how many. */
+/* Reads the numbers up to the end of the line; *columns: their count. */
 static int read_row(reader *r, int64_t *columns) {
   *columns = 0;
   for (skip_between(r); !is_line_end(r); skip_between(r)) {
@@ -57,7 +57,7 @@ static int read_row(reader *r, int64_t *columns) {
     if (*r->at != ',') continue;
     r->at++;
     skip_between(r);
-    if (is_line_end(r)) return refuse_word(r); /* a comma asks for another number */
+    if (is_line_end(r)) return refuse_word(r); /* another number must follow a comma */
   }
   return CHOIR_OK;
 }
@@ -77,7 +77,7 @@ static int read_rows(reader *r, ch_npy *array) {
   return array->shape[0] ? CHOIR_OK : ch_error(CHOIR_ERROR_FORMAT, "%s: has no numbers", r->name);
 }
 
-/* Makes an array of one dimension of a table that is one row or one column. */
+/* Makes a table with one row or one column a one-dimensional array. */
 static int flatten(const char *name, ch_npy *array) {
   if (array->shape[0] != 1 && array->shape[1] != 1)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: has %" PRId64 " rows of %" PRId64 " numbers; one row or column is wanted",
@@ -90,7 +90,7 @@ static int flatten(const char *name, ch_npy *array) {
 int ch_npy_parse_table(const char *text, size_t size, const char *name, int dims, ch_npy *array) {
   reader r = {.at = text, .end = text + size, .name = name};
   *array = (ch_npy){.type = CH_NPY_FLOAT32, .dims = 2};
-  if (!strncmp(text, "\xEF\xBB\xBF", 3)) r.at += 3; /* a mark of UTF-8 */
+  if (!strncmp(text, "\xEF\xBB\xBF", 3)) r.at += 3; /* UTF-8 byte order mark */
   int code = read_rows(&r, array);
   array->data = r.number;
   if (!code && dims == 1) code = flatten(name, array);

@@ -13,7 +13,7 @@ static json_t *numbers(const double *values, int count) {
   return array;
 }
 
-/* A share of something that may be empty. */
+/* A ratio whose denominator may be 0. */
 static json_t *share(int64_t part, int64_t whole) { return json_real(whole ? (double)part / (double)whole : 0); }
 
 static json_t *over_capacity(const choir_route_stats *s) {
@@ -46,7 +46,7 @@ static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenize
     int count = find(s, i, top, buffer);
     for (int f = 0; f < count; f++) {
       const char *piece = choir_tokenizer_piece(tokenizer, buffer[f].token);
-      if (!piece) piece = "<mask>"; /* the tokenizer does not have it */
+      if (!piece) piece = "<mask>"; /* a mask, which the tokenizer does not have */
       json_t *name = json_string(piece ? piece : "");
       ch_json_add(list, json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", buffer[f].token, "piece",
                                   name ? name : json_null(), "held", (json_int_t)buffer[f].held, "text",
@@ -62,7 +62,7 @@ static json_t *locality_json(const ch_inspection *inspection, int layer, int exp
   return inspection->locality ? ch_locality_json(&inspection->locality[layer], experts) : json_null();
 }
 
-/* The most used expert that is not pinned yet, of equal ones the lower. */
+/* The most used expert that is not pinned yet; of equal ones the lower index. */
 static int next_pin(const choir_route_stats *s, const uint8_t *pinned) {
   int best = -1;
   for (int i = 0; i < s->experts; i++)
@@ -70,7 +70,7 @@ static int next_pin(const choir_route_stats *s, const uint8_t *pinned) {
   return best;
 }
 
-/* For each cache size the experts that stay in it, and the share of uses that are theirs. */
+/* For each cache size: the experts to pin in it, and their share of all uses. */
 static json_t *pins_json(const choir_route_stats *s) {
   uint8_t pinned[s->experts];
   json_t *pins = json_object(), *experts = json_array();
@@ -93,8 +93,8 @@ static json_t *pins_json(const choir_route_stats *s) {
   return pins;
 }
 
-/* What a runtime reads: of each expert how often tokens use it, and how often the previous token did, too. null: the
- * routing is not causal. */
+/* Statistics for runtimes: for each expert how often tokens use it, and how often the previous token did, too. null:
+ * the routing is not causal. */
 static json_t *profile_json(const ch_inspection *inspection, int layer) {
   const choir_route_stats *s = &inspection->layer[layer];
   if (!inspection->expert_reuse) return json_null();

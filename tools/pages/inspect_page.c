@@ -12,10 +12,10 @@
 #include "pages/inspect.h"
 #include "pages/page.h"
 
-/* A page of more tokens than this a browser would not like. */
+/* Browsers become slow with more tokens on a page. */
 enum { MAX_TOKENS = 65536 };
 
-/* Adds to an array for each layer, for each token, its experts and gates in ten-thousandths, in turn. */
+/* Appends to an array for each layer, for each token, its experts alternating with their gates in ten-thousandths. */
 static void keep_routes(void *context, const choir_routing *r) {
   json_t *layer = json_array_get(context, (size_t)r->moe);
   for (int t = 0; t < r->tokens; t++) {
@@ -30,17 +30,17 @@ static void keep_routes(void *context, const choir_routing *r) {
   }
 }
 
-/* The bytes of a token: a string, or where they are no UTF-8 an array of their numbers. */
+/* The bytes of a token: a string, or an array of byte values if they are not UTF-8. */
 static json_t *piece_json(const choir_tokenizer *t, int32_t id) {
   ch_surface s = t->surface[id];
-  if (!s.size) return json_string(choir_tokenizer_piece(t, id)); /* a control piece */
+  if (!s.size) return json_string(choir_tokenizer_piece(t, id)); /* a control token */
   if (ch_utf8_valid(s.text, s.size) == s.size) return json_stringn(s.text, s.size);
   json_t *bytes = json_array();
   for (size_t i = 0; i < s.size; i++) ch_json_add(bytes, json_integer((unsigned char)s.text[i]));
   return bytes;
 }
 
-/* "pieces": every token of the vocabulary that the text has, "ids": their numbers, "text": places in "pieces".
+/* Adds "pieces": the distinct tokens in the text, "ids": their ids, "text": indices into "pieces".
  * CHOIR_ERROR_MEMORY. */
 static int put_text(json_t *data, const choir_tokenizer *t, const int32_t *ids, int64_t count) {
   json_t *pieces = json_array(), *numbers = json_array(), *places = json_array();
@@ -62,7 +62,7 @@ static int put_text(json_t *data, const choir_tokenizer *t, const int32_t *ids, 
   return place ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the page");
 }
 
-/* "threshold_loss" beside a loss whose routing looks at later tokens: what the model has when it writes. Left out where
+/* Adds "threshold_loss" if the routing depends on later tokens: the loss with which the model generates. Omitted if
  * training has set no thresholds. */
 static int put_threshold_loss(choir_model *model, const ch_inspect_options *o, const ch_text_tokens *text,
                               const ch_inspection *shown, json_t *inspection) {
@@ -76,7 +76,7 @@ static int put_threshold_loss(choir_model *model, const ch_inspect_options *o, c
   return code == CHOIR_ERROR_UNSUPPORTED ? CHOIR_OK : code;
 }
 
-/* What one checkpoint does with the text: "inspection", "routes", "losses", and the text. */
+/* Makes the data of one checkpoint: "inspection", "routes", "losses", and the text. */
 static int make_view(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                      const ch_text_tokens *text, json_t *view) {
   ch_inspection shown = {0};
@@ -99,7 +99,7 @@ static json_t *about(const json_t *view, const char *key) {
   return json_object_get(json_object_get(view, "inspection"), key);
 }
 
-/* A slider leads from one view to the next: only what was computed may differ. */
+/* Checks that two views have the same text: the slider can only show different results. */
 static int same_text(const json_t *a, const json_t *b) {
   static const char *const keys[] = {"experts", "sequence_length", "batch_sequences"};
   int same = json_equal(json_object_get(a, "text"), json_object_get(b, "text")) &&
@@ -109,7 +109,7 @@ static int same_text(const json_t *a, const json_t *b) {
   return same;
 }
 
-/* The first view is the page's own, others are in its list "later". */
+/* Adds a view: the first is the page itself, others are in its list "later". */
 static int add_view(json_t *page, json_t *view, const char *checkpoint) {
   if (!json_object_size(page))
     return json_object_update(page, view) ? ch_error(CHOIR_ERROR_MEMORY, "no memory for a page") : 0;
@@ -131,7 +131,7 @@ int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const c
   size_t max = MAX_TOKENS / (views > 0 ? (size_t)views : 1);
   if (o->tokens && (size_t)o->tokens < max) max = (size_t)o->tokens;
   CH_TRY(ch_model_alone(model, "ch_inspect_add"));
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, max + 1, NULL, NULL, &text)); /* the last one is only predicted */
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, max + 1, NULL, NULL, &text)); /* the last token is only a target */
   json_t *view = json_object();
   int code = make_view(model, tokenizer, o, &text, view);
   if (!code) code = add_view(page, view, o->checkpoint ? o->checkpoint : "a checkpoint");

@@ -1,4 +1,4 @@
-/* A text through a model, and statistics of how every layer routed it. */
+/* Runs a model on a text, and collects statistics of the routing of every layer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ void ch_inspection_free(ch_inspection *inspection) {
   *inspection = (ch_inspection){0};
 }
 
-/* Sizes that are no larger than the text. */
+/* Limits the batch size and sequence length to the text. */
 static int begin_inspection(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                             ch_inspection *inspection) {
   const choir_config *config = choir_model_config(model);
@@ -83,7 +83,8 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
   return code ? code : ch_model_check_loss(model, inspection->eval.loss);
 }
 
-/* The routing asked for; where none was and the text is too short for the model's own, by thresholds. NULL: its own. */
+/* The requested routing; if none was and the text is too short for the model's own, threshold routing. NULL: the
+ * model's own. */
 static const char *routing_for(const choir_model *model, const char *asked, const ch_inspection *inspection) {
   const choir_config *c = choir_model_config(model);
   int n = inspection->batch_sequences * inspection->sequence_length;
@@ -122,12 +123,12 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   inspection->layers = w.layers;
   inspection->layer = w.layer;
   if (!code && trades) code = ch_trade_measure(model, text, o, inspection);
-  if (routing) inspection->eval.routing = routing; /* the model's name for it goes with its own routing */
+  if (routing) inspection->eval.routing = routing; /* the model's name for its own routing is replaced */
   int restored = choir_model_set_routing(model, routing_before);
   return code ? code : restored;
 }
 
-/* Progress before anything is known of the windows. */
+/* Reports progress while the number of windows is still unknown. */
 static int told(void *context) {
   const ch_inspect_options *o = context;
   return o->progress(o->context, &(choir_progress){.unit = "sequences"});
@@ -137,7 +138,7 @@ int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const 
                     ch_inspection *inspection) {
   ch_text_tokens text = {0};
   *inspection = (ch_inspection){0};
-  size_t max = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
+  size_t max = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last token is only a target */
   int code = ch_text_tokens_read(tokenizer, options->text, max, options->progress ? told : NULL,
                                  (void *)(uintptr_t)options, &text);
   code = ch_comm_agree(model->x.comm, code);

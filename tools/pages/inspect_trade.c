@@ -1,4 +1,4 @@
-/* What it costs to prefer cached experts: loss against hit rate, for ever more experts that a token chooses among. */
+/* The cost of preferring cached experts: loss against hit rate, for an increasing number of candidates per token. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "pages/inspect.h"
 #include "train/evaluate.h"
 
-/* Experts that the router gives a token; where experts choose, on average. */
+/* Experts per token by the router's own choice; with expert choice, the mean. */
 static int own_choices(const choir_model *model) {
   const ch_router_spec *o = &choir_model_config(model)->model.router;
   int choices = ch_router_choices(o);
@@ -39,7 +39,7 @@ int ch_trade_check(const choir_model *model, const ch_inspect_options *o) {
 
 enum { MAX_POINTS = 64 };
 
-/* 2, 3, 4, 6, 8, 12, 16, ... */
+/* The next number of the series 2, 3, 4, 6, 8, 12, 16, ... */
 static int next_among(int among) { return among & (among - 1) ? among / 3 * 4 : among / 2 * 3; }
 
 typedef struct trade {
@@ -48,7 +48,7 @@ typedef struct trade {
   const ch_inspect_options *o;
   ch_inspection *inspection;
   ch_prefer *prefer; /* [layers] */
-  int64_t *margins;  /* [layers,CH_MARGIN_BINS] of the router's own routing, where experts choose; or NULL */
+  int64_t *margins;  /* [layers,CH_MARGIN_BINS] histogram of the router's own routing, for expert choice; or NULL */
 } trade;
 
 static int allocate_trade(trade *t) {

@@ -12,7 +12,7 @@
 int ch_html_json(FILE *out, const json_t *json) {
   char *text = json ? ch_json_dump(json, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6)) : NULL;
   if (!text) return -1;
-  for (const char *c = text; *c; c++) { /* JSON has these characters only inside strings */
+  for (const char *c = text; *c; c++) { /* these characters occur in JSON only inside strings */
     if (*c == '<' || *c == '>' || *c == '&')
       fprintf(out, "\\u%04x", (unsigned)*c);
     else

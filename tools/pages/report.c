@@ -1,4 +1,4 @@
-/* What runs wrote down, as curves, and the page about them. */
+/* Reads the logs of runs as curves, and writes the report page. */
 #include "pages/report.h"
 
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 #include "file/run_files.h"
 #include "pages/page.h"
 
-enum { MAX_POINTS = 400, MAX_SAMPLES = 12 }; /* of a curve, of text on a page */
+enum { MAX_POINTS = 400, MAX_SAMPLES = 12 }; /* maximum points of a curve, maximum text samples on a page */
 
-/* Which lines have a point of a curve, and where in them: under `key`, in an object `within`, as per cent of `of`.
- * Lines of timing.jsonl about steps name no event. */
+/* The log lines and fields of each curve: the value of `key`, in an object `within`, as a percentage of `of`. Lines
+ * of timing.jsonl about steps have no event name. */
 static const struct {
   const char *name, *event, *key, *within, *of;
 } CURVE[CH_CURVES] = {{"loss", "step", "loss", NULL, NULL},
@@ -36,8 +36,7 @@ static const struct {
                       {"speed", "", "tokens_per_second", NULL, NULL},
                       {"peak_share", "", "gflops", NULL, "peak_gflops"}};
 
-/* Appends a point. Points at or after x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
- */
+/* Appends a point. First removes points at or after x: timing.jsonl repeats the steps that a resumed run repeats. */
 static int add_point(ch_curve *c, double x, double y) {
   while (c->count && c->x[c->count - 1] >= x) c->count--;
   c->xs.size = c->ys.size = (size_t)c->count * sizeof x;
@@ -55,7 +54,7 @@ static void keep(json_t **slot, json_t *line) {
 
 static double step_of(const json_t *line) { return json_number_value(json_object_get(line, "step")); }
 
-/* Appends a sample, in the place of those that a resumed run repeats. */
+/* Appends a sample, and removes those that a resumed run repeats. */
 static void add_sample(json_t **samples, json_t *line) {
   if (!*samples) *samples = json_array();
   size_t count = json_array_size(*samples);
@@ -76,7 +75,8 @@ static int take_line(ch_history *h, json_t *line) {
   for (int i = 0; i < CH_CURVES; i++) {
     const json_t *object = CURVE[i].within ? json_object_get(line, CURVE[i].within) : line,
                  *value = json_object_get(object, CURVE[i].key);
-    if (!value && !strcmp(CURVE[i].key, "learning_rate")) value = json_object_get(line, "rate"); /* before 0.6 */
+    if (!value && !strcmp(CURVE[i].key, "learning_rate"))
+      value = json_object_get(line, "rate"); /* the name before 0.6 */
     double of = CURVE[i].of ? json_number_value(json_object_get(line, CURVE[i].of)) / 100 : 1;
     if (strcmp(event, CURVE[i].event) || !json_is_number(step) || !json_is_number(value) || !(of > 0)) continue;
     CH_TRY(add_point(&h->curve[i], json_number_value(step), json_number_value(value) / of));
@@ -84,8 +84,8 @@ static int take_line(ch_history *h, json_t *line) {
   return CHOIR_OK;
 }
 
-/* Takes every line that is a JSON object. Others (a process was killed, or the machine, while it wrote) are left out,
- * with a notice of the first; the last one without a word, where its end is still being written. */
+/* Reads every line that is a JSON object. Other lines (of a killed process) are skipped, with a notice for the
+ * first; an incomplete last line is skipped silently, because it is still being written. */
 static int read_lines(FILE *file, const char *name, ch_history *history) {
   char why[160] = "", *text = NULL;
   size_t capacity = 0;
@@ -160,7 +160,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* What a step usually takes, where the mean would count every pause. NaN: no memory, too. */
+/* The median, because pauses of a run distort the mean. NaN: also if there is no memory. */
 static double median(const ch_curve *c) {
   double *sorted = c->count ? reallocarray(NULL, (size_t)c->count, sizeof *sorted) : NULL;
   if (!sorted) return (double)NAN;
@@ -171,14 +171,14 @@ static double median(const ch_curve *c) {
   return middle;
 }
 
-/* Values from begin up to end are added as parts of their mean: their sum may be too large. */
+/* The mean of values begin .. end-1, without computing their sum, which may overflow. */
 static double mean(const double *values, int begin, int end) {
   double sum = 0;
   for (int i = begin; i < end; i++) sum += values[i] / (end - begin);
   return sum;
 }
 
-/* Whole numbers keep all their digits. */
+/* A number; integers keep all their digits. */
 static json_t *number_of(double value) {
   return value == rint(value) && fabs(value) < 0x1p53 ? json_integer((json_int_t)value) : ch_json_number(value);
 }
@@ -198,7 +198,7 @@ static json_t *curve_json(const ch_curve *c) {
   return root;
 }
 
-/* The last one, and others before it at equal distances. */
+/* The last sample, and earlier ones at equal distances. */
 static json_t *samples_json(const json_t *samples) {
   json_t *some = json_array();
   size_t count = json_array_size(samples), shown = count < MAX_SAMPLES ? count : MAX_SAMPLES;
@@ -225,7 +225,7 @@ json_t *ch_history_json(const char *name, const ch_history *h) {
 
 /* ---- the page ---- */
 
-/* Adds what RUN/data.path says; a run that was copied without it does not name its data. */
+/* Adds the data's name from RUN/data.path; a run copied without that file has none. */
 static int add_data(json_t *run, const char *directory) {
   const char *file = CH_IN(directory, CH_RUN_DATA);
   char *path;
@@ -257,7 +257,7 @@ int ch_report_write(const char *const *run_directories, int count, const char *o
   for (int i = 0; i < count && !code; i++) code = add_run(runs, run_directories[i]);
   ch_json_put(data, "version", json_string(choir_version()));
   ch_json_put(data, "runs", runs);
-  const char *name = json_string_value(json_object_get(json_array_get(runs, 0), "name")); /* UTF-8 in any case */
+  const char *name = json_string_value(json_object_get(json_array_get(runs, 0), "name")); /* valid UTF-8 */
   const ch_page page = {.title = count > 1 || !name ? "runs compared" : name, .script = {ch_report_js}};
   if (!code) return ch_page_save(&page, data, output);
   json_decref(data);

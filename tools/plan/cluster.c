@@ -8,17 +8,17 @@
 #include "comm/collective.h"
 #include "file/json.h"
 
-static const double assumed_share = 0.6; /* what products of a training step reach in docs/performance.md, about */
+static const double assumed_share = 0.6; /* about what products of a training step reach in docs/performance.md */
 
 static const char *const share_names[CH_FLOPS_PARTS + 1] = {"attention", "dense", "router", "experts", "head", NULL};
 
-/* An object that is being read, and the words that messages about it begin with. */
+/* An object being read, and the beginning of messages about it. */
 typedef struct {
   const json_t *object;
   const char *where;
 } text_place;
 
-/* A number, or `fallback` where the file does not say it. */
+/* Reads a number, or `fallback` if the file does not have it. */
 static int number(text_place at, const char *key, double low, double high, double fallback, double *value) {
   *value = fallback;
   return json_object_get(at.object, key) ? ch_json_get_number(at.object, at.where, key, low, high, value) : CHOIR_OK;
@@ -57,7 +57,7 @@ static int read_torus(text_place at, int units, ch_level *l) {
                   (long long)product, units);
 }
 
-/* Reads what belongs to one topology only. */
+/* Reads the fields of one topology. */
 static int read_topology(text_place at, int units, ch_level *l) {
   static const char *const topologies[] = {[CH_FLAT] = "flat", [CH_FAT_TREE] = "fat_tree", [CH_TORUS] = "torus", NULL};
   char word[16] = "flat", known[64];
@@ -169,9 +169,9 @@ static int take_cluster(const json_t *root, const char *file, ch_cluster *c) {
   return read_levels(at, c);
 }
 
-/* ---- from a bench ---- */
+/* ---- from a benchmark ---- */
 
-/* Which part of a step a case means. */
+/* The part of a step that a benchmark case measures. */
 static int part_of(const char *problem) {
   static const struct {
     const char *name;
@@ -185,7 +185,7 @@ static int part_of(const char *problem) {
   return -1;
 }
 
-/* The share of peak of every case that means a part; of several the last. */
+/* Reads the share of peak of every case that measures a part; of several the last. */
 static int take_results(const json_t *results, const char *name, ch_cluster *c) {
   json_t *row;
   size_t i;
@@ -198,7 +198,7 @@ static int take_results(const json_t *results, const char *name, ch_cluster *c) 
     CH_TRY(ch_json_get_string(row, where, "problem", &problem));
     int part = part_of(problem);
     if (part < 0 || !(open >> part & 1) || json_is_null(json_object_get(row, "share"))) continue;
-    CH_TRY(ch_json_get_number(row, where, "share", 0, 1.5, &share)); /* a measured peak may be passed by a little */
+    CH_TRY(ch_json_get_number(row, where, "share", 0, 1.5, &share)); /* may exceed the measured peak slightly */
     c->share[part] = share < 1e-4 ? 1e-4 : share > 1 ? 1 : share;
     c->assumed &= ~(1u << part);
   }
@@ -221,7 +221,7 @@ static int take_bench(const json_t *root, const char *name, ch_cluster *c) {
   return take_results(results, name, c);
 }
 
-/* ---- from text and from files ---- */
+/* ---- from text and files ---- */
 
 typedef int cluster_reader(const json_t *root, const char *name, ch_cluster *cluster);
 

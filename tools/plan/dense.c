@@ -7,7 +7,7 @@
 
 enum { WORD = sizeof(real) };
 
-/* What ranks of a replica have of matrices that go at once. */
+/* The sizes of matrices exchanged together, as owned by the ranks of a replica. */
 static ch_owned owned(const double *of, int ranks, int matrices) {
   ch_owned o = {.max = of[0], .min = of[0], .matrices = matrices};
   for (int r = 0; r < ranks; r++) {
@@ -22,21 +22,20 @@ static ch_owned owned(const double *of, int ranks, int matrices) {
 
 typedef struct {
   const ch_layout *layout;
-  int pieces[CH_RANKS], max; /* that a rank has of the tree */
-  int64_t has[CH_RANKS];     /* elements of matrices that are sharded out so far */
+  int pieces[CH_RANKS], max; /* blocks of the summation tree on each rank, and their maximum */
+  int64_t has[CH_RANKS];     /* elements of sharded matrices assigned to each rank so far */
 } sums;
 
-/* Whether gradients are summed at once, in one call of ch_sum_grad_chunks: those of attention, and those of a dense
- * layer.
- */
+/* Whether two gradients are summed together, in one call of ch_sum_grad_chunks: those of attention, and those of a
+ * dense layer. */
 static int at_once(const ch_param *a, const ch_param *b) {
   int attention = strstr(a->name, ".attn") != NULL;
   if (a->layer < 0 || a->layer != b->layer || a->expert || b->expert) return 0;
   return attention == (strstr(b->name, ".attn") != NULL) && (attention || a->product == b->product);
 }
 
-/* Elements that ranks send to sum one tensor: in the reduce-scatter every piece except the sender's own share, in the
- * all-gather each rank's share of the sum to all receivers. */
+/* Elements that ranks send to sum one tensor: in the reduce-scatter every block except the sender's own share, in
+ * the all-gather each rank's share of the sum to all receivers. */
 static void count_sum(const sums *s, int64_t count, const ch_receivers *to, double *sent, double *given) {
   int ranks = s->layout->ranks;
   for (int r = 0; r < ranks; r++) {
@@ -46,8 +45,8 @@ static void count_sum(const sums *s, int64_t count, const ch_receivers *to, doub
   }
 }
 
-/* Counts what goes at once, `times` a step. All send alike, and get alike except for what owners alone get: the rank
- * that gets most sets the time. */
+/* Counts tensors that are summed together, `times` per step. All ranks send and receive the same amount, except that
+ * owners of matrices receive more: the rank that receives most determines the time. */
 static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t times, ch_flow *f) {
   const ch_layout *l = s->layout;
   const int64_t slice = (int64_t)CH_SUM_SLICE * l->ranks;
@@ -77,12 +76,14 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
     for (next = p + 1; next < end && at_once(p, next);) next++;
-    int uses = p->layer < 0 && p->matrix && config->model.tied ? 2 : 1; /* an embedding's: of the head, of the lookup */
+    int uses = p->layer < 0 && p->matrix && config->model.tied
+                   ? 2
+                   : 1; /* a tied embedding is used twice: by the head and by the lookup */
     if (!p->expert) count_sums(&s, p, next, config->train.accumulate * uses, f);
   }
 }
 
-/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_broadcast_next ---- */
+/* ---- matrices of a layer, at most CH_AT_ONCE: ch_comm_broadcast_next ---- */
 
 ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer) {
   double of[CH_RANKS] = {0};
@@ -98,12 +99,12 @@ ch_owned ch_owned_of_layer(ch_dense_owners *d, int layer) {
   return owned(of, ranks, matrices);
 }
 
-/* Bytes of an element: products of bf16 read rounded weights. */
+/* Bytes per element: bf16 products read rounded weights. */
 static int element_bytes(const choir_config *config) {
   return config->train.compute != CH_COMPUTE_BF16 ? WORD : sizeof(ch_bf16);
 }
 
-/* Broadcasts take two steps: owners scatter their matrices, then every other rank passes its share on. The first step
+/* A broadcast has two steps: owners scatter their matrices, then every other rank forwards its share. The first step
  * waits for the rank that owns most, the second for the rank that owns least. */
 void ch_flow_prefetch(const ch_dense_owners *d, const ch_owned *layer, ch_flow steps[CH_PREFETCH_STEPS]) {
   const ch_layout *l = d->layout;
@@ -128,7 +129,8 @@ void ch_flow_prefetches(const choir_config *config, const ch_params *params, con
   f->size = l->experts * l->hidden;
   for (int layer = 0; layer < config->model.layers; layer++) {
     const ch_owned o = ch_owned_of_layer(&d, layer);
-    int times = layer + 2 < config->model.layers ? 2 : 1; /* before backward the last two layers' are still there */
+    int times =
+        layer + 2 < config->model.layers ? 2 : 1; /* before backward the last two layers' matrices are still resident */
     ch_flow_prefetch(&d, &o, steps);
     for (int s = 0; s < CH_PREFETCH_STEPS; s++) {
       f->bytes += times * steps[s].bytes;

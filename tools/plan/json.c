@@ -10,7 +10,8 @@ const char ch_plan_basis[] = "estimates by formulas, no measurements (docs/plann
 const char *ch_plan_command(const ch_plan_layout *l) {
   static char text[128];
   int used = snprintf(text, sizeof text, "choir train");
-  int bare = l->hidden == 1 && !l->dense_sharded && !l->chosen; /* told nothing it takes another one */
+  int bare =
+      l->hidden == 1 && !l->dense_sharded && !l->chosen; /* without options, training would choose another layout */
   if (l->replicas > 1 || bare) used += snprintf(text + used, sizeof text - (size_t)used, " --replicas %d", l->replicas);
   if (l->hidden > 1) used += snprintf(text + used, sizeof text - (size_t)used, " --hidden %d", l->hidden);
   if (l->dense_sharded) snprintf(text + used, sizeof text - (size_t)used, " --shard-dense");

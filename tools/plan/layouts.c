@@ -1,4 +1,4 @@
-/* ch_plan_*: every layout of a config on a cluster, those that can be and those refused. */
+/* ch_plan_*: every layout of a config on a cluster, possible and refused ones. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 static const double gib = 0x1p30;
 
-/* The largest purposes, as long as they make nine tenths of all. */
+/* Lists the largest purposes that together need nine tenths of the memory. */
 static void name_largest(const ch_plan_layout *l, char *text, size_t size) {
   int64_t named = 0, before = INT64_MAX;
   for (size_t used = 0; named < l->bytes / 10 * 9 && used < size;) {
@@ -52,7 +52,7 @@ static int add_all(ch_plan *plan) {
     if (l.dense_sharded && fits) continue;
     CH_TRY(add_layout(plan, &l));
     const ch_plan_layout *last = &plan->layout[plan->count - 1];
-    fits = !*last->refused || !last->bytes; /* a layout that was refused for its sizes is refused sharded, too */
+    fits = !*last->refused || !last->bytes; /* a layout refused for its sizes is also refused with sharding */
     if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
   }
   for (int i = 0; i < plan->count && chosen < 0; i++)
@@ -61,7 +61,7 @@ static int add_all(ch_plan *plan) {
   return CHOIR_OK;
 }
 
-/* The fastest first; those refused last, in the order in which they were tried. */
+/* Sorts by time, fastest first; refused layouts last, in the order in which they were tried. */
 static int by_time(const void *a, const void *b) {
   const ch_plan_layout *x = a, *y = b;
   int refused = (*x->refused != 0) - (*y->refused != 0);
@@ -71,7 +71,7 @@ static int by_time(const void *a, const void *b) {
   return x->hidden != y->hidden ? x->hidden - y->hidden : x->dense_sharded - y->dense_sharded;
 }
 
-/* ---- what they have in common ---- */
+/* ---- properties common to all layouts ---- */
 
 static void name_assumed(ch_plan *plan) {
   static const char *const parts[CH_FLOPS_PARTS] = {"attention", "dense layers", "routing", "experts", "head"};
@@ -84,7 +84,7 @@ static void name_assumed(ch_plan *plan) {
                                 c->share[p]);
 }
 
-/* Refuses what no layout could be made of. */
+/* Refuses configs for which no layout is possible. */
 static int check_plan(ch_plan *plan, int ranks) {
   ch_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)

@@ -1,21 +1,21 @@
-/* Memory of a rank by purpose: the engine's own plan, cut. */
+/* Memory of a rank by purpose, derived from the memory plan of training. */
 #include "base/error.h"
 #include "handle/ranks.h"
 #include "plan/plan.h"
 #include "plan/traffic.h"
 #include "train/step.h"
 
-/* ---- what the engine plans ---- */
+/* ---- the memory plan of training ---- */
 
-/* The engine's own plan for a config on so many ranks, by the dry run that choir train begins with. */
+/* The memory plan of a config on several ranks, from the same dry run as that of choir train. */
 typedef struct {
   choir_memory memory;
-  int64_t expert_weights, expert_gradients, expert_state; /* bytes of these that belong to experts */
-  int64_t local, owned; /* slots of an MoE layer that there is room for: of the rank's tokens, of its experts;
-                           0 in one process */
+  int64_t expert_weights, expert_gradients, expert_state; /* of these, bytes of experts */
+  int64_t local,
+      owned; /* slots of an MoE layer in the buffers: of the rank's tokens, of its experts; 0 in one process */
 } engine_plan;
 
-/* Elements of experts, or of everything else, in a layer. */
+/* Elements of experts, or of all other parameters, in a layer. */
 static int64_t in_layer(const ch_params *params, int layer, int expert) {
   int64_t count = 0;
   for (int i = 0; i < params->count; i++)
@@ -23,7 +23,7 @@ static int64_t in_layer(const ch_params *params, int layer, int expert) {
   return count;
 }
 
-/* The experts' part of the gradients: with `share_gradients` there is room for the largest layer's only. */
+/* Gradients of experts: with `share_gradients` there is memory for the largest layer only. */
 static int64_t gradients_of_experts(const choir_model *model) {
   int64_t largest = 0, all = 0, of_largest = 0;
   for (int l = 0; l < model->config.model.layers; l++) {
@@ -54,14 +54,14 @@ static void read_off(const ch_trainer *t, engine_plan *p) {
   }
 }
 
-/* Nobody is there: a dry run sends nothing. */
+/* There are no other ranks: a dry run sends nothing. */
 static void begin_nothing(const ch_comm *comm, ch_transfer *t) { (void)comm, (void)t; }
 static int test_nothing(const ch_comm *comm, ch_transfer *t) { return (void)comm, (void)t, 1; }
 static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
   (void)comm, (void)t, (void)until;
 }
 
-/* The plan of one rank of a layout: the last has the most experts, the first the fewest. */
+/* The plan of one rank of a layout: the last rank has the most experts, the first the fewest. */
 static int plan_of(const choir_config *config, int rank, const ch_layout *layout, engine_plan *plan) {
   int ranks = layout->ranks;
   choir_model_options options = CHOIR_MODEL_OPTIONS_INIT;
@@ -82,7 +82,7 @@ static int plan_of(const choir_config *config, int rank, const ch_layout *layout
   const choir_ranks shared = {
       .comm = &others, .replicas = layout->replicas, .hidden = layout->hidden, .dense_sharded = layout->dense_sharded};
   *plan = (engine_plan){.local = 0};
-  options.emulate_bf16 = 1; /* the cluster is another machine */
+  options.emulate_bf16 = 1; /* the cluster's ranks are other machines */
   if (ranks > 1) options.ranks = &shared;
   CH_TRY(ch_model_prepare(config, &options, &model));
   int code = ch_trainer_plan(model, &trainer);
@@ -100,7 +100,7 @@ static int64_t staging(const choir_config *config, const ch_layout *l, const eng
   return (p->owned + places * p->local) * bytes * config->model.d_model;
 }
 
-/* The rank that has most: the last has most experts, the first the most sharded dense matrices. */
+/* The rank with the largest memory: the last has the most experts, the first the most sharded dense matrices. */
 static int fullest(const choir_config *config, const ch_layout *layout, engine_plan *plan) {
   engine_plan first;
   CH_TRY(plan_of(config, layout->ranks - 1, layout, plan));

@@ -1,17 +1,18 @@
-/* Every exchange is spread evenly over a group of ranks, so what a level has to carry follows from how many of the
- * group are below one of its units. docs/planning.md has the formulas. */
+/* Time on links. Every exchange is spread evenly over a group of ranks, so the traffic of a level follows from the
+ * number of the group's ranks below each of its units. docs/planning.md has the formulas. */
 #include <math.h>
 
 #include "plan/traffic.h"
 
-/* Members of a group that are in one unit of `ranks` ranks, the first being a member. */
+/* Members of a group that are in one unit of `ranks` ranks whose first rank is a member. */
 static int members(const ch_flow *f, int ranks) {
   int count = (ranks + f->stride - 1) / f->stride;
   return count < f->size ? count : f->size;
 }
 
-/* How many times a unit's bytes pass the fullest link of a torus, where each of `count` units that are `stride` apart
- * sends evenly to all of them, itself included: in each dimension a ring of k links, k/8; a line of k places, k/4. */
+/* Traffic of the busiest link of a torus, relative to the bytes of a unit, if each of `count` units at distance
+ * `stride` sends evenly to all of them, itself included: in each dimension k/8 for a ring of k links, k/4 for a line of
+ * k units. */
 static double torus_load(const ch_level *l, int count, int stride) {
   double worst = 0, inner = 1;
   for (int i = 0; i < l->dims; i++) {
@@ -24,7 +25,7 @@ static double torus_load(const ch_level *l, int count, int stride) {
   return worst;
 }
 
-/* Seconds that the links of level `i` are busy, where each rank sends `bytes` to the others of its group. */
+/* Seconds that the links of level `i` are busy if each rank sends `bytes` to the others of its group. */
 static double busy(const ch_cluster *c, int i, int ranks, const ch_flow *f, double bytes) {
   const ch_level *l = &c->level[i];
   int unit = i ? c->level[i - 1].ranks : 1, below = members(f, unit), within = members(f, l->ranks);
@@ -33,7 +34,7 @@ static double busy(const ch_cluster *c, int i, int ranks, const ch_flow *f, doub
   if (l->topology != CH_TORUS) return leaving * l->oversubscription / l->bandwidth;
   if (within == below) return 0;
   int units = (within + below - 1) / below, stride = f->stride > unit ? f->stride / unit : 1;
-  double inside = senders * bytes * (within - below) / others; /* and as much again for those who send to themselves */
+  double inside = senders * bytes * (within - below) / others; /* torus_load includes traffic to itself: scaled below */
   return inside * units / (units - 1) * torus_load(l, units, stride) / l->bandwidth;
 }
 
@@ -45,7 +46,7 @@ ch_passage ch_passage_of(const ch_cluster *c, int ranks, const ch_flow *f) {
     int within = members(f, c->level[i].ranks);
     double seconds = busy(c, i, ranks, f, each);
     p.bytes[i] = f->bytes * (within - below) / (f->size - 1);
-    if (within > below) latency = c->level[i].latency; /* of the farthest */
+    if (within > below) latency = c->level[i].latency; /* of the highest level crossed */
     if (seconds > longest) longest = seconds, p.level = i;
     below = within;
   }

@@ -7,20 +7,20 @@
 #include "plan/plan.h"
 #include "plan/traffic.h"
 
-/* The update is computed, too; after it are the flows. */
+/* The update is a computed part, too; exchanges follow after it. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
 
 static const char *const part_names[COMPUTED] = {"attention", "dense layers", "routing", "experts", "head", "update"};
 
-/* Runs of a product: training runs it forward and twice backward. */
+/* How often a product runs: once forward and twice backward. */
 enum { FORWARD = 1, BACKWARD = 2, PRODUCTS = FORWARD + BACKWARD };
 
-/* Readings and writings of memory for every element: of a weight by its products (read, read, its gradient written);
- * of a score by selection (gathered, read to select and to count, cleared for its gradient). */
+/* Memory accesses per element: of a weight by its products (read, read, gradient written); of a score by selection
+ * (gathered, read to select and to count, cleared for its gradient). */
 enum { PRODUCT_PASSES = 3, SELECT_PASSES = 4 };
 
-/* The same for every element of a weight in its update (adafactor: the gradient four times, the weight twice and once
- * to write; adamw: the gradient twice, the weight and two means read and written). */
+/* Memory accesses per element of a weight in its update (adafactor: the gradient four times, the weight read twice
+ * and written once; adamw: the gradient twice, the weight and two moments read and written). */
 enum { ADAFACTOR_PASSES = 7, ADAMW_PASSES = 8 };
 
 typedef struct {
@@ -28,18 +28,18 @@ typedef struct {
   const ch_params *params;
   const ch_cluster *cluster;
   const ch_layout *layout;
-  double flops[CH_FLOPS_PARTS];   /* of a token, forward */
-  double weights[CH_FLOPS_PARTS]; /* elements that a rank multiplies with */
-  double tokens;                  /* of a rank in a step, every draw */
-  ch_dense_owners dealing;        /* of dense matrices, up to the layer that is looked at */
-  const ch_plan_part *part;       /* those of the layout */
+  double flops[CH_FLOPS_PARTS];   /* per token, forward */
+  double weights[CH_FLOPS_PARTS]; /* elements of weights in a rank's products */
+  double tokens;                  /* tokens of a rank in a step, for every router sample */
+  ch_dense_owners dealing;        /* owners of dense matrices, up to the current layer */
+  const ch_plan_part *part;       /* parts of the layout */
 } step_job;
 
 double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return config->train.compute != CH_COMPUTE_BF16 ? cluster->fp32 : cluster->bf16;
 }
 
-/* Largest fraction of the experts on one rank. */
+/* The largest share of the experts on one rank. */
 static double max_of_experts(const step_job *j) {
   int e = j->config->model.experts, max = (e + j->layout->experts - 1) / j->layout->experts;
   return (double)max / e / j->layout->hidden;
@@ -58,7 +58,7 @@ static void take_longer(ch_plan_part *part, double arithmetic, double memory) {
   part->limit = arithmetic > memory ? "arithmetic" : "memory";
 }
 
-/* A part's products: as many FLOPs as the busiest rank has, or its weights through memory. */
+/* Time of a part's products: the busiest rank's FLOPs, or reading its weights from memory. */
 static void compute(const step_job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
@@ -91,7 +91,7 @@ static double seconds_of(const step_job *j, double elements) {
   return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
 }
 
-/* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
+/* Elements of a layer (-1: outside of layers) that every rank updates; for experts, those of the rank with the most. */
 static double on_every_rank(const step_job *j, int layer) {
   double count = 0, of_experts = max_of_experts(j);
   for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
@@ -116,9 +116,9 @@ static double update_seconds(step_job *j) {
   return seconds_of(j, count + (ch_update_in_backward(&j->config->train) ? of_layers : max));
 }
 
-/* ---- what passes beside a half ----
- * The engine cuts a pass into halves of layers, and what is under way beside one must have come when it ends: so each
- * half hides as much as it computes, and no half for another one. */
+/* ---- overlap of exchanges with computation ----
+ * Training divides a pass into halves of layers, and an exchange during a half must end with it: so each half hides at
+ * most the time of its own computation. */
 
 static double prefetch_seconds(const step_job *j, const ch_flow *step) {
   return ch_passage_of(j->cluster, j->layout->ranks, step).seconds;
@@ -157,7 +157,7 @@ static double during_neighbours(const step_job *j, int number, const ch_owned *l
          during_attention(j, BACKWARD, &prefetch[1], update);
 }
 
-/* Seconds of exchanges that no rank waits for. */
+/* Seconds of exchanges that are hidden by computation. */
 static double hidden_seconds(step_job *j) {
   ch_owned layer = {0}, behind;
   double hidden = 0;
@@ -169,11 +169,11 @@ static double hidden_seconds(step_job *j) {
   return hidden;
 }
 
-/* ---- together ---- */
+/* ---- totals ---- */
 
-/* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
- * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
- * Everything else is waited for. */
+/* The time of a step with maximal overlap: all rows may be sent while other experts compute. Gradients may be sent
+ * during the backward pass of earlier layers, which is two thirds of all products except experts'; prefetched weights
+ * during all of these products. All other exchanges are not overlapped. */
 static double overlapped(const step_job *j, const ch_plan_layout *out, double all) {
   const ch_plan_part *p = out->part, *flow = p + COMPUTED;
   double rows = flow[CH_FLOW_ROWS].seconds;

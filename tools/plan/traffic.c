@@ -12,25 +12,25 @@ static const char *const names[] = {
     "scores",    "assignments",     "expert rows",    "hidden shards",    "gradients of gates",
     "centroids", "dense gradients", "dense matrices", "expert gradients", "numbers"};
 
-enum { TRIPS = 4 }; /* of a row: to its expert and back; in backward its gradient there, and one back */
+enum { TRIPS = 4 }; /* transfers of a row: to its expert and back; in backward, its gradient there and one back */
 
-/* Everything that traffic is counted from. */
+/* The inputs of all traffic counts. */
 typedef struct {
   const choir_config *config;
   const ch_params *params;
   const ch_layout *layout;
   const ch_router *router;
   int64_t n, e, d;
-  int64_t passes;  /* micro-batches of a step */
+  int64_t passes;  /* micro-batches per step */
   int64_t layers;  /* passes x MoE layers */
-  int64_t to_rest; /* ranks - 1: copies that a rank sends of a message to all */
+  int64_t to_rest; /* ranks - 1: receivers of a message to all ranks */
 } traffic_job;
 
 static int64_t tokens(const choir_config *config) {
   return (int64_t)config->train.batch_sequences * config->train.sequence_length;
 }
 
-/* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
+/* Slots of a micro-batch over all ranks and experts: n c with expert choice. */
 static int64_t slots_of(const choir_config *config) {
   const ch_router_spec *o = &config->model.router;
   int64_t n = tokens(config);
@@ -66,8 +66,8 @@ static int expert_tensors(const traffic_job *j) {
   return tensors;
 }
 
-/* Gradients of experts (ch_comm_sum), once a step: a replica has one piece of the tree. The rank with most experts has
- * most slices. */
+/* Sum of experts' gradients over replicas (ch_comm_sum), once per step: a replica has one block of the summation
+ * tree. The rank with most experts sends most. */
 static void replicas_sum(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->replicas;
@@ -81,10 +81,10 @@ static void replicas_sum(const traffic_job *j, ch_flow *f) {
     f->bytes += 2.0 * sizeof(real) * (double)(p->whole * (l->replicas - 1));
     f->messages += (max + slice - 1) / slice + 1;
   }
-  f->exchanges = f->messages - (expert_tensors(j) - layers); /* a layer's tensors are given to all at once */
+  f->exchanges = f->messages - (expert_tensors(j) - layers); /* a layer's tensors are sent together */
 }
 
-/* Matrices that live on one rank of a replica each. */
+/* Nonzero: each dense matrix of a layer is owned by one rank of a replica. */
 static int has_sharded(const traffic_job *j) {
   int matrices = 0;
   for (int i = 0; i < j->params->count && j->layout->dense_sharded; i++)
@@ -92,8 +92,8 @@ static int has_sharded(const traffic_job *j) {
   return matrices;
 }
 
-/* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica that have the same hidden shard,
- * and those of all experts between the shards; of sharded matrices, to the ranks of a replica. */
+/* Losses of gradient chunks, to all ranks; squares of experts' gradients, to the ranks of a replica with the same
+ * hidden shard, and those of all experts between the shards; squares of sharded matrices, to the ranks of a replica. */
 static void numbers(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   int64_t word = sizeof(double), losses = j->passes * j->config->train.grad_chunks, squares = expert_tensors(j) * j->e;
@@ -102,11 +102,12 @@ static void numbers(const traffic_job *j, ch_flow *f) {
   f->bytes = (double)(word * (j->to_rest * losses + sent * squares + matrices));
   f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1) + (matrices > 0);
   if (!ch_plugin_of(j->router)) return;
-  f->bytes += (double)(2 * word * j->to_rest * l->ranks * j->layers); /* an agreement, and a sum of what was chosen */
+  f->bytes += (double)(2 * word * j->to_rest * l->ranks *
+                       j->layers); /* agreement on an error code, and a sum over the assignments */
   f->exchanges += 2 * j->layers;
 }
 
-/* Adafactor's measures of rows of all columns (op/op.h), added up over hidden shards. */
+/* Adafactor's row statistics (op/op.h), summed over hidden shards. */
 static void measures(const traffic_job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->hidden;
@@ -117,13 +118,14 @@ static void measures(const traffic_job *j, ch_flow *f) {
   f->exchanges = expert_tensors(j) * ((j->e / l->experts * j->d * CH_MEASURES + slice - 1) / slice + 1);
 }
 
-/* Every rank sends to all others: `bytes` of all ranks together. */
+/* Every rank sends to all others: `bytes` over all ranks together. */
 static void to_all(const traffic_job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
   f->bytes = (double)(j->to_rest * bytes);
   f->exchanges = exchanges;
 }
 
-/* Slots of ranks whose experts took more than an equal share, which others get first: moe/route_sharded.c. */
+/* Slots of ranks whose experts got more than an equal share; these slots are sent to other ranks first:
+ * moe/route_sharded.c. */
 static int64_t shared_out(const traffic_job *j, int64_t slots) {
   int64_t ranks = j->layout->ranks, moved = slots;
   for (int r = 0; r < ranks; r++) {
@@ -135,7 +137,7 @@ static int64_t shared_out(const traffic_job *j, int64_t slots) {
   return moved;
 }
 
-/* Scores, or logits, and of the z-loss a number a token. */
+/* Scores or logits, and, for the z-loss, one number per token. */
 static void scores(const traffic_job *j, ch_flow *f) {
   const int64_t numbers = j->n * j->e / (j->router->per_expert ? j->layout->ranks : 1);
   int z = j->config->model.router.z_loss_weight > 0;
@@ -143,7 +145,7 @@ static void scores(const traffic_job *j, ch_flow *f) {
     to_all(j, j->layers * (int64_t)sizeof(real) * (numbers + (z ? j->n : 0)), j->layers * (1 + z), f);
 }
 
-/* The tokens that experts took. */
+/* The tokens assigned to experts. */
 static void chosen(const traffic_job *j, int64_t slots, ch_flow *f) {
   int64_t moved = shared_out(j, slots);
   to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), (moved ? 5 : 3) * j->layers, f);
@@ -161,7 +163,7 @@ static void count(const traffic_job *j, ch_flow_kind kind, ch_flow *f) {
     case CH_FLOW_CHOSEN:
       if (j->router->per_expert) chosen(j, slots, f);
       break;
-    case CH_FLOW_ROWS: /* a row goes to every hidden shard of its expert; one of the replica's ranks is the sender */
+    case CH_FLOW_ROWS: /* a row goes to every hidden shard of its expert; one rank of the replica is the sender */
       f->size = l->experts * l->hidden;
       f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * l->hidden * (1 - 1.0 / f->size);
       f->exchanges = TRIPS * j->layers;

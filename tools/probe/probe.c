@@ -1,4 +1,4 @@
-/* The leak probe: changes tokens and looks whether logits that should not know them change. */
+/* The leak probe: changes tokens and compares logits that should not depend on them. */
 #include "probe/probe.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@
 #include "handle/model.h"
 #include "model/config.h"
 
-/* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of
- * summation, and float ones. */
+/* Changes up to this fraction of the logits' standard deviation count as rounding: products may sum in another
+ * order. */
 static const double rounding_bf16 = 0.05, rounding_fp32 = 1e-4;
 
 typedef struct {
@@ -22,7 +22,7 @@ typedef struct {
   ch_probe_result *result;
   int B, T, V, positions;
   int32_t *given, *token; /* [B,T] */
-  float *before, *after;  /* [B,T,V] logits of the given tokens and of others */
+  float *before, *after;  /* [B,T,V] logits of the given tokens and of changed ones */
   ch_rng rng;
   uint64_t drawn;
 } probe;
@@ -36,10 +36,10 @@ typedef struct {
 
 static int below(probe *p, int n) { return (int)ch_rng_below(p->rng, p->drawn++, (uint64_t)n); }
 
-/* Never the token that was there. */
+/* Returns another token than the present one. */
 static int32_t other_token(probe *p, int32_t token) { return (token + 1 + below(p, p->V - 1)) % p->V; }
 
-/* Position number `index`, drawn at random from the index-th of `positions` equal stretches of 0 .. T-2. */
+/* Samples position number `index` from the index-th of `positions` equal ranges of 0 .. T-2. */
 static int draw_position(probe *p, int index) {
   int64_t last = p->T - 1, begin = last * index / p->positions, end = last * (index + 1) / p->positions;
   int t = (int)begin + (end > begin ? below(p, (int)(end - begin)) : 0);
@@ -53,7 +53,8 @@ static double cross_entropy(const float *logit, int V, int32_t target) {
   return max + log(sum) - (double)logit[target];
 }
 
-/* One position of sequence `row` against what it was; its target counts when it is among the first `known` tokens. */
+/* Compares one position of sequence `row` with its logits before; its target's loss counts if it is among the first
+ * `known` tokens. */
 static void compare_position(const probe *p, int row, int t, int known, const float *logit, tally *sum) {
   const float *was = p->before + ((int64_t)row * p->T + t) * p->V;
   ch_probe_effect *e = sum->effect;
@@ -81,7 +82,7 @@ static int forward_logits(probe *p, int B, int T, const int32_t *token) {
   return choir_model_forward(p->model, B, T, token, p->after, 0, &ignored);
 }
 
-/* New tokens after position t of one sequence. */
+/* Changes tokens after position t of one sequence. */
 static int probe_later(probe *p, tally *sum) {
   for (int i = 0; i < p->positions * p->o->draws; i++) {
     int row = below(p, p->B), t = draw_position(p, i / p->o->draws);
@@ -94,7 +95,7 @@ static int probe_later(probe *p, tally *sum) {
   return CHOIR_OK;
 }
 
-/* New tokens in every sequence but one. */
+/* Changes tokens in every sequence except one. */
 static int probe_others(probe *p, tally *sum) {
   for (int i = 0; i < p->o->draws && p->B > 1; i++) {
     int row = below(p, p->B);
@@ -109,7 +110,7 @@ static int probe_others(probe *p, tally *sum) {
   return CHOIR_OK;
 }
 
-/* One sequence by itself, up to position t. Routers refuse batches that are too small for them: untried then. */
+/* Runs one sequence by itself, up to position t. Routers may refuse such a small batch: untried then. */
 static int probe_alone(probe *p, tally *sum) {
   for (int i = 0; i < p->positions; i++) {
     int row = below(p, p->B), t = draw_position(p, i);
@@ -157,7 +158,7 @@ static int measure_all(probe *p) {
   return CHOIR_OK;
 }
 
-/* Windows from the beginning of the text into p->given; fewer or shorter ones where it is short. */
+/* Cuts windows from the beginning of the text into p->given; fewer or shorter ones if the text is short. */
 static int cut_text(probe *p, const int32_t *ids, size_t count) {
   if (count < 2) return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; the probe needs two at least", p->o->text, count);
   if (count < (size_t)p->T) p->T = (int)count;
@@ -222,7 +223,7 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
   CH_TRY(ch_model_alone(model, "ch_probe"));
   CH_TRY(check_probe(&p));
-  p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more places */
+  p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more positions */
   *result = (ch_probe_result){0};
   snprintf(routing_before, sizeof routing_before, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));
@@ -233,6 +234,6 @@ int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_prob
   free(p.token);
   free(p.before);
   free(p.after);
-  int restored = choir_model_set_routing(model, routing_before); /* leaves the message of a failure alone */
+  int restored = choir_model_set_routing(model, routing_before); /* does not change the message of an earlier error */
   return code ? code : restored;
 }
