@@ -36,11 +36,13 @@ static void *cuda_alloc(const char *name, size_t bytes) {
   return (void *)(uintptr_t)p;
 }
 
-/* Frees after a failed call, too: a program that goes on would leak. */
+/* Frees after a failed call, too: a program that goes on would leak. Then the thread may not be in the context yet, and
+ * what ran before the failure may still use the memory. */
 static void cuda_free(void *p, size_t bytes) {
   (void)bytes;
   if (!p) return;
-  if (here()) ch_cuda_queue_clear();
+  if (!here()) ch_cuda.cuCtxSetCurrent(context);
+  ch_cuda_queue_clear();
   hosted ? CALL(cuMemFreeHost, p) : CALL(cuMemFree_v2, address(p));
 }
 

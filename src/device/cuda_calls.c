@@ -7,17 +7,28 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/format.h"
+
 cuda_calls ch_cuda;
 ch_driver ch_cuda_driver = {.name = "cuda", .instead = "use backend 'cpu'"};
 
-const char *ch_cuda_meaning(const char *call, int code) {
-  const char *meaning = NULL;
-  if (!strncmp(call, "cu", 2) && strncmp(call, "cublas", 6)) ch_cuda.cuGetErrorName(code, &meaning);
-  return meaning ? meaning : "no more is known";
+cuda_reason ch_cuda_reason(const char *call, int code) {
+  cuda_reason reason;
+  const char *name = NULL, *text = NULL;
+  if (!strncmp(call, "cu", 2) && strncmp(call, "cublas", 6)) {
+    ch_cuda.cuGetErrorName(code, &name);
+    ch_cuda.cuGetErrorString(code, &text);
+  }
+  ch_format(reason.text, sizeof reason.text, "%s%s%s%serror %d%s", name ? name : "", text ? ": " : "", text ? text : "",
+            name ? " (" : "", code, name ? ")" : "");
+  return reason;
 }
 
-int ch_cuda_is_well(const char *call, int code) {
-  return !code || ch_driver_note(&ch_cuda_driver, "%s failed: %s (error %d)", call, ch_cuda_meaning(call, code), code);
+int ch_cuda_kernel_is_well(const char *call, const char *kernel, int code) {
+  if (!code) return 1;
+  cuda_reason reason = ch_cuda_reason(call, code);
+  if (kernel) return ch_driver_note(&ch_cuda_driver, "%s failed for kernel '%s': %s", call, kernel, reason.text);
+  return ch_driver_note(&ch_cuda_driver, "%s failed: %s", call, reason.text);
 }
 
 /* Opens the first file that a pattern matches. */

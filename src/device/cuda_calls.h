@@ -32,7 +32,7 @@ typedef struct cuda_node_params {
 
 /* clang-format off */
 #define CUDA_CALLS(call) \
-  call(cuGetErrorName, (int, const char **)) call(cuInit, (unsigned)) call(cuDeviceGetCount, (int *)) call(cuDeviceGet, (int *, int)) \
+  call(cuGetErrorName, (int, const char **)) call(cuGetErrorString, (int, const char **)) call(cuInit, (unsigned)) call(cuDeviceGetCount, (int *)) call(cuDeviceGet, (int *, int)) \
   call(cuDeviceGetAttribute, (int *, int, int)) call(cuDeviceGetName, (char *, int, int)) \
   call(cuDeviceTotalMem_v2, (size_t *, int)) \
   call(cuDevicePrimaryCtxRetain, (cuda_handle *, int)) call(cuDevicePrimaryCtxRelease_v2, (int)) call(cuCtxSetCurrent, (cuda_handle)) \
@@ -74,11 +74,16 @@ int ch_cuda_load(void);
 /* Whether libcuda has all GRAPH_CALLS. */
 int ch_cuda_has_graphs(void);
 
-/* What an error of `call` means, as far as CUDA says. */
-const char *ch_cuda_meaning(const char *call, int code);
+/* An error in words, for messages: "CUDA_ERROR_INVALID_VALUE: invalid argument (error 1)". The libraries' own errors
+ * are numbers alone. `call` tells whose error it is. */
+typedef struct cuda_reason {
+  char text[256];
+} cuda_reason;
+cuda_reason ch_cuda_reason(const char *call, int code);
 
-/* Whether a call of CUDA's succeeded; a failure is noted for ch_driver. */
-int ch_cuda_is_well(const char *call, int code);
+/* Whether a call of CUDA's succeeded; a failure is noted for ch_driver. kernel: the kernel's name, or NULL. */
+int ch_cuda_kernel_is_well(const char *call, const char *kernel, int code);
+static inline int ch_cuda_is_well(const char *call, int code) { return ch_cuda_kernel_is_well(call, NULL, code); }
 #define CALL(name, ...) ch_cuda_is_well(#name, ch_cuda.name(__VA_ARGS__))
 
 #endif

@@ -142,8 +142,8 @@ static void free_graph(queue_graph *g) {
 /* Results are the same without graphs. */
 static void go_without_graphs(int code) {
   without_graphs = 1;
-  ch_notice("backend 'cuda': %s failed: %s (error %d); kernels are launched one by one, not as graphs", called,
-            ch_cuda_meaning(called, code), code);
+  ch_notice("backend 'cuda': %s failed: %s; kernels are launched one by one, not as graphs", called,
+            ch_cuda_reason(called, code).text);
 }
 
 /* The node of what was captured last: what the next would wait for. */
@@ -235,14 +235,16 @@ static void run_all(void) {
   if (!g || !launch_graph(g))
     for (int i = 0; i < count && !ch_cuda_driver.failed; i++) {
       int code = issue(&waiting[i]);
-      ch_cuda_is_well(called, code);
+      ch_cuda_kernel_is_well(called, waiting[i].kind == LAUNCH ? ch_kernel_infos[waiting[i].kernel].name : NULL, code);
     }
   count = 0;
 }
 
+/* Also after a failure: the stream still uses memory of the host and of the device until all that was launched before
+ * it has run. A wait that fails is tried once more for the same reason; if the device is lost, nothing runs on it. */
 static void wait_for_all(void) {
   run_all();
-  if (!ch_cuda_driver.failed) CALL(cuStreamSynchronize, stream);
+  if (!CALL(cuStreamSynchronize, stream)) ch_cuda.cuStreamSynchronize(stream);
   staged = 0;
 }
 

@@ -23,7 +23,8 @@ void ch_cuda_queue_run(void);
 void ch_cuda_queue_wait(void);
 void ch_cuda_queue_download(void *to, device_address from, size_t bytes);
 
-/* Before memory is given back: runs all of it, and forgets the graphs. */
+/* Before memory is given back: runs all of it and waits until the stream is idle, after a failure too; forgets the
+ * graphs. */
 void ch_cuda_queue_clear(void);
 
 #endif

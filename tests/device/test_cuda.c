@@ -65,7 +65,7 @@ static void every_call_may_fail(void **state) {
   static const struct {
     const char *call, *message;
     int number;
-  } opening[] = {{"cuInit", "cuInit failed: CUDA_ERROR_UNKNOWN (error 999)", 1},
+  } opening[] = {{"cuInit", "cuInit failed: CUDA_ERROR_UNKNOWN: unknown error (error 999)", 1},
                  {"cuDeviceGetCount", "cuDeviceGetCount failed", 1},
                  {"cuDeviceGet", "cuDeviceGet failed", 1},
                  {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain failed", 1},
@@ -108,6 +108,33 @@ static void every_call_may_fail(void **state) {
              "left: 0 allocations, 0 programs, 1 contexts, 1 handles");
 }
 
+/* A call that fails once, while the device and its stream go on: training, evaluation and generation end with exit code
+ * 1 and the reason, and the stand-in sees no memory freed that the stream still uses. */
+static void single_failure_gives_its_reason(void **state) {
+  static const char *const programs[] = {NEW "gpu --backend cuda " SMALL, "choir eval run --backend cuda",
+                                         "choir generate run --prompt a --max-tokens 8 --backend cuda"};
+  static const struct {
+    const char *call, *message;
+    int number[3]; /* for each program */
+  } fault[] = {
+      {"cuLaunchKernel", "cuLaunchKernel failed for kernel '", {1, 1, 1}},
+      {"cuLaunchKernel", "': CUDA_ERROR_UNKNOWN: unknown error (error 999); ", {700, 40, 40}},
+      {"cublasGemmStridedBatchedEx", "cublasGemmStridedBatchedEx failed: error 13; ", {60, 3, 3}},
+      {"cuMemsetD8Async", "cuMemsetD8Async failed: CUDA_ERROR_UNKNOWN: unknown error (error 999); ", {12, 3, 3}},
+      {"cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2 failed: CUDA_ERROR_UNKNOWN: unknown error", {40, 9, 9}},
+      {"cuMemcpyDtoHAsync_v2", "cuMemcpyDtoHAsync_v2 failed: CUDA_ERROR_UNKNOWN: unknown error", {3, 2, 2}},
+      {"cuStreamSynchronize", "cuStreamSynchronize failed: CUDA_ERROR_UNKNOWN: unknown error", {20, 5, 5}}};
+  unsetenv("CHOIR_CUDA_GRAPHS"); /* the reference */
+  program_must(NEW "run " SMALL);
+  for (size_t i = 0; i < sizeof fault / sizeof *fault; i++)
+    for (int p = 0; p < 3; p++) {
+      program_run("rm -rf gpu report");
+      program_refuses(1, fault[i].message, "export FAKE_CUDA_FAIL=%s:%d:once; " STAND_IN "%s", fault[i].call,
+                      fault[i].number[p], programs[p]);
+      assert_left("left: 0 allocations, 0 programs, 1 contexts, 1 handles");
+    }
+}
+
 int main(void) {
 #ifdef CHOIR_SANITIZED
   print_message("NOT TESTED: cuda; the fake's fibers do not run under sanitizers\n");
@@ -115,7 +142,8 @@ int main(void) {
 #else
   setenv("CHOIR_CUDA_GRAPHS", "1", 1); /* calls of graphs fail, too */
   const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_have_one_each), cmocka_unit_test(says_what_is_missing),
-                                     cmocka_unit_test(every_call_may_fail)};
+                                     cmocka_unit_test(every_call_may_fail),
+                                     cmocka_unit_test(single_failure_gives_its_reason)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 #endif
 }

@@ -76,6 +76,10 @@ CALL cuGetErrorName(int code, const char **name) {
   *name = code == LOST ? "CUDA_ERROR_UNKNOWN" : "another error";
   return 0;
 }
+CALL cuGetErrorString(int code, const char **text) {
+  *text = code == LOST ? "unknown error" : "another error, in words";
+  return 0;
+}
 CALL cuInit(unsigned flags) {
   if (fails("cuInit")) return LOST;
   return !(initialised = flags == 0);
