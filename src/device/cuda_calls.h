@@ -86,4 +86,7 @@ int ch_cuda_kernel_is_well(const char *call, const char *kernel, int code);
 static inline int ch_cuda_is_well(const char *call, int code) { return ch_cuda_kernel_is_well(call, NULL, code); }
 #define CALL(name, ...) ch_cuda_is_well(#name, ch_cuda.name(__VA_ARGS__))
 
+/* The same without a note: gives CUDA's error, and the call's name in *call. */
+#define NAMED(call, name, ...) (*(call) = #name, ch_cuda.name(__VA_ARGS__))
+
 #endif

@@ -1,7 +1,5 @@
 /* What a CUDA device is asked for. It waits on the host until the host waits for the device, and then runs in order on
- * one stream. A sequence of the same calls runs as a CUDA graph from its second time on: one call for all, after one
- * for each kernel whose arguments have changed (rates, seeds). All calls are compared with the graph's, so that the
- * graph runs exactly what would have been launched. Without graphs the queue launches kernel by kernel. */
+ * one stream, kernel by kernel or, where that was chosen, as CUDA graphs (cuda_graphs.h). */
 #ifndef CH_DEVICE_CUDA_QUEUE_H
 #define CH_DEVICE_CUDA_QUEUE_H
 
