@@ -113,7 +113,7 @@ def _version() -> str:
 
 
 def _restored_config(values: dict[str, Any]) -> Any:
-    """The config that was pickled, with libchoir or without."""
+    """Restores a pickled config, with libchoir or without."""
     made = __getattr__("Config")()
     made.set("model.router.name", values["model.router.name"])  # which defaults of options follow
     made.update({key: value for key, value in values.items() if made[key] != value})  # others may be what `set` refuses
@@ -121,7 +121,7 @@ def _restored_config(values: dict[str, Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """What `import choir` need not load is loaded where it is used."""
+    """Imports names on first use."""
     if name in _MODULES:
         if name in (*_IN_C, "config", "data"):
             _library.require(f"choir.{name}")

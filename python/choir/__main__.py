@@ -9,7 +9,7 @@ from ._library import absent
 
 
 def on_path() -> Optional[str]:
-    """The program on the PATH, as a Debian package installs it; not the command of a wheel, which is a script."""
+    """The program on the PATH, as a Debian package installs it, but not the command of a wheel, which is a script."""
     for folder in os.get_exec_path():
         path = os.path.join(folder, "choir")
         if os.access(path, os.X_OK) and os.path.isfile(path):

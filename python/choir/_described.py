@@ -14,7 +14,7 @@ KINDS = ("integer", "number", "steps", "flag", "word", "text")  # by choir_field
 
 
 def field_of(call: Any, *arguments: Any) -> Field:
-    """The field that a function of the library describes."""
+    """The field that a library function describes."""
     f = ffi.new("choir_field *")
     native.check(call(*arguments, f))
     words = []
@@ -35,13 +35,13 @@ def routers() -> list[str]:
 
 
 def options_of(name: str) -> list[Field]:
-    """The options that a router takes, with its own defaults."""
+    """The options of a router, with its own defaults."""
     text = native.text(name)
     return [field_of(lib.choir_router_option_at, text, index) for index in range(lib.choir_router_option_count(text))]
 
 
 def router(name: str) -> Router:
-    """A router by its properties. ArgumentError: there is none of that name, with the nearest one."""
+    """A router's properties. ArgumentError: there is no router of that name; the message has the most similar one."""
     info, text = ffi.new("choir_router_info *"), native.text(name)
     native.check(lib.choir_router_describe(text, info))
     options = {field.key[len(PREFIX) :]: field for field in options_of(name)}
@@ -59,7 +59,7 @@ def router(name: str) -> Router:
 
 
 def _defaults_of(router: bytes) -> dict[str, Any]:
-    """Of all options, those included that the router does not take."""
+    """Defaults of all options, including those that the router does not have."""
     made, value = ffi.new("choir_config **"), ffi.new("char []", lib.CHOIR_VALUE_BYTES)
     native.check(lib.choir_config_create(made))
     config = ffi.gc(made[0], lib.choir_config_free)

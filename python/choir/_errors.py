@@ -1,4 +1,4 @@
-"""Exceptions of choir, which need nothing of libchoir."""
+"""choir's exceptions, which do not need libchoir."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ def _code(surrogate):
 
 
 def printable(text):
-    """A text that can be printed: bytes of a file's name that are not UTF-8, which Python has as surrogates, as \\xFF."""
+    """A printable text: bytes of a file name that are not UTF-8, which Python represents as surrogates, become \xFF."""
     return re.sub("[\ud800-\udfff]", _code, text)
 
 
@@ -88,7 +88,7 @@ FILE_ERRORS = {
 
 
 def file_error(path, error):
-    """An OSError of Python's as the library's own: a FileError that names the path. Any other stays what it is."""
+    """Converts Python's OSError to a FileError that names the path. Other exceptions are returned unchanged."""
     if not isinstance(error, OSError) or isinstance(error, Error):
         return error
     return FILE_ERRORS.get(error.errno, FileError)(f"{os.fspath(path)}: {error.strerror}")

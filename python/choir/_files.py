@@ -1,6 +1,6 @@
-"""Files as choir's C part takes and makes them (src/file/path_status.h): regular ones, never links, pipes or devices;
-whole or absent; one process at a time. All of the package opens files here, so that a directory that somebody else
-made can neither hang it nor lead it elsewhere."""
+"""Opens files like choir's C part (src/file/path_status.h): regular files only, never links, pipes or devices;
+written atomically; by one process at a time. The whole package opens files here, so that a directory from another
+source can neither block it nor redirect it to other files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ALONE = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def component(name: str, what: str) -> str:
-    """`name`, if it can stand in a path: one component, short, of characters that can be printed. `what` says whose it
-    is."""
+    """Returns `name` if it is a valid path component: short, with printable characters only. `what` describes it in
+    messages."""
     if not name or "/" in name or name in (".", "..") or not name.isprintable() or len(name.encode()) > NAME_LIMIT:
         raise ArgumentError(
             f"{what} is {ascii(name)}, and files are named after it: give it up to {NAME_LIMIT} bytes that can be "
@@ -48,8 +48,8 @@ def _refuse(path: Path, mode: int, wanted: str) -> None:
 
 
 def opened(path: Path, flags: int = os.O_RDONLY, given: bool = False) -> int:
-    """The descriptor of a regular file. given: a user named this very file, so that a link leads to what it names. What
-    is written in place has one link: its other name may be that of another study."""
+    """The descriptor of a regular file. given: the user named this file, so links are followed. A file that is
+    written in place must have one link: another name may belong to another study."""
     try:
         fd = os.open(path, (flags | _ALONE) & ~(_NOFOLLOW if given else 0), 0o666)
     except OSError as error:
@@ -67,7 +67,7 @@ def opened(path: Path, flags: int = os.O_RDONLY, given: bool = False) -> int:
 
 
 def read(path: Path, most: int = LIMIT, given: bool = False) -> bytes:
-    """All of a file, of `most` bytes at most."""
+    """Reads a whole file of at most `most` bytes."""
     with open(opened(path, given=given), "rb") as file:
         try:
             found = file.read(most + 1)
@@ -86,7 +86,7 @@ def read_text(path: Path, most: int = TEXT_LIMIT, given: bool = False) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has that name. What cannot be told is an error, not an absence."""
+    """Whether the path exists. If this cannot be determined, an error is raised."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -97,7 +97,7 @@ def is_there(path: Path) -> bool:
 
 
 def directory(path: Path) -> None:
-    """Makes a directory and those above it, if it is not there; a link to one is refused."""
+    """Creates a directory and its parents unless it exists; a link to a directory is refused."""
     try:
         if is_there(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
             _refuse(path, os.lstat(path).st_mode, "a directory")
@@ -107,7 +107,7 @@ def directory(path: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """To a file that is not there yet."""
+    """Copies to a file that must not exist."""
     with open(opened(source), "rb") as old:
         with open(opened(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as new:
             try:
@@ -117,7 +117,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _remove_dead(parent: str, mine: str) -> None:
-    """Files that processes of this machine were saving when they were killed."""
+    """Removes temporary files of killed processes of this machine."""
     for name in os.listdir(parent or "."):
         process = name[len(mine) :]
         if name.startswith(mine) and re.fullmatch("[0-9]+", process) and not os.path.exists(f"/proc/{process}"):
@@ -126,8 +126,8 @@ def _remove_dead(parent: str, mine: str) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Adds a line to a regular file, which is made if it is not there. Half a line, which a full disk or a killed process
-    left at its end, goes; processes that add lines at the same time wait for each other."""
+    """Appends a line to a regular file, which is created if absent. An incomplete last line, left by a full disk or a
+    killed process, is removed; concurrent writers wait for each other."""
     with open(opened(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
         try:
             if fcntl:
@@ -142,7 +142,7 @@ def append(path: Path, line: str) -> None:
 
 
 def save(path: Path, content: Union[str, bytes]) -> None:
-    """Replaces a regular file, or makes it: whole or as it was, whenever the process is killed or the power goes."""
+    """Replaces or creates a regular file atomically, even if the process is killed or the power fails."""
     parent, name = os.path.split(os.fspath(path))
     mine = f".{name}.{platform.node()}-"
     new = os.path.join(parent, f"{mine}{os.getpid()}")
@@ -164,7 +164,7 @@ def save(path: Path, content: Union[str, bytes]) -> None:
 
 
 def _is_named(fd: int, path: str) -> bool:
-    """Whether the file still has that name: who held the lock before may have removed it."""
+    """Whether the open file still has that name: the previous holder of the lock may have removed it."""
     try:
         there = os.lstat(path)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def _is_named(fd: int, path: str) -> bool:
 
 
 def _is_lock(text: bytes) -> bool:
-    """A number and a line end, or what a power failure left of it: a part, zeros, nothing."""
+    """Whether the content is that of a lock: a number and a line end, or what a power failure left of it."""
     return len(text) < 32 and re.fullmatch(rb"[0-9\0]*\n?", text) is not None
 
 
@@ -195,7 +195,7 @@ def _take(fd: int, parent: str, path: str, notice: Callable[[str], None]) -> Non
 
 
 def _locked(parent: str, path: str, notice: Callable[[str], None]) -> int:
-    """The descriptor of the lock; one that loses its name meanwhile is opened anew."""
+    """The descriptor of the lock; if the file loses its name meanwhile, it is opened again."""
     while True:
         fd = opened(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -212,8 +212,8 @@ def _locked(parent: str, path: str, notice: Callable[[str], None]) -> int:
 
 @contextlib.contextmanager
 def claimed(parent: Path, inner: str, notice: Callable[[str], None]) -> Iterator[None]:
-    """While this process alone writes into a directory, which is made if it is not there. `inner` is made before the
-    lock: a lock without that directory is somebody else's file."""
+    """Context in which only this process writes into a directory, which is created if absent. `inner` is created
+    before the lock: a lock without that directory belongs to another program."""
     parent = os.fspath(parent)
     path = os.path.join(parent, "lock")
     if is_there(path) and not is_there(os.path.join(parent, inner)):

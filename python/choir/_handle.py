@@ -1,4 +1,4 @@
-"""Objects that own memory of libchoir, and callbacks that may raise."""
+"""Objects that own memory of libchoir, and callbacks that may raise exceptions."""
 
 import atexit
 import contextlib
@@ -12,8 +12,8 @@ from ._native import ffi, keep, lib
 
 
 class _Calls:
-    """Calls with callbacks that are under way. C must not call back once the interpreter is gone: at exit what daemon
-    threads are in is stopped and waited for."""
+    """Calls in progress that have callbacks. C must not call back after the interpreter has ended: at exit, calls of
+    daemon threads are stopped and waited for."""
 
     PATIENCE = 60  # seconds; a step that takes longer is left alone
 
@@ -24,7 +24,7 @@ class _Calls:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self):
-        """After a fork the child process lacks the threads of its parent."""
+        """After a fork the child process does not have its parent's threads."""
         self._count = 0
         self._changed = threading.Condition()
 
@@ -34,7 +34,7 @@ class _Calls:
             self._count += 1
 
     def check(self):
-        """At exit a thread ends without a word: CPython aborts when a thread writes its traceback meanwhile."""
+        """At exit a thread ends silently: CPython aborts if a thread writes its traceback at that time."""
         if not self.ending:
             return
         told = "choir: the interpreter is about to end; no call begins"
@@ -55,7 +55,8 @@ _calls = _Calls()
 
 
 class Guard:
-    """Callbacks that may raise, Ctrl-C included: the first exception stops the work and comes out of `with`."""
+    """Callbacks that may raise, including KeyboardInterrupt: the first exception stops the work and is raised by
+    `with`."""
 
     def __init__(self):
         self.error = None
@@ -63,8 +64,8 @@ class Guard:
         self._interrupts = 0
 
     def _interrupted(self, number, frame):
-        """Ctrl-C within a callback may come before its `try`: remembered, and raised when C has returned. A second one is
-        raised where it comes, in a function that does not return."""
+        """Handles Ctrl-C within a callback, which may come before its `try`: it is remembered, and raised when C has
+        returned. A second Ctrl-C is raised immediately, for functions that do not return."""
         self._interrupts += 1
         if self._interrupts > 1:
             self._kept(number, frame)
@@ -75,7 +76,7 @@ class Guard:
             self.error = self.error or error
 
     def callback(self, kind, function):
-        """`function` as a callback of a C type; it stops the work by raising."""
+        """Wraps `function` as a callback of a C type; it stops the work by raising."""
         void = kind.result.kind == "void"
 
         def call(*arguments):
@@ -91,7 +92,7 @@ class Guard:
         return ffi.callback(kind, call)
 
     def on(self, struct, field, function):
-        """The same as a field of a struct."""
+        """Does the same for a field of a struct."""
         kind = dict(ffi.typeof(struct).item.fields)[field].type
         setattr(struct, field, keep(struct, self.callback(kind, function)))
 
@@ -116,8 +117,8 @@ class Guard:
 
 
 class Handle:
-    """Owns memory that C made. `close`, the end of `with`, or forgetting it gives it back. One call at a time: another
-    thread's, or one from within a callback, is refused, and so is `close` meanwhile."""
+    """Owns memory allocated by C, which `close`, the end of `with`, or garbage collection frees. One call at a time:
+    calls from another thread or from within a callback are refused, and so is `close` during a call."""
 
     _free = ""
 
@@ -142,7 +143,7 @@ class Handle:
 
     @contextlib.contextmanager
     def use(self):
-        """For the time of a call: `with self.use() as address`."""
+        """Reserves the handle during a call: `with self.use() as address`."""
         if not self._in_use.acquire(blocking=False):
             raise BusyError(
                 f"this {type(self).__name__} is in use: one call at a time, and none from within its callbacks"

@@ -11,15 +11,16 @@ HERE = pathlib.Path(__file__).parent
 
 
 def beside(name):
-    """A file or directory of the package that is no module: libchoir.so, say, of a wheel. Of an editable install (pip
-    install -e .) modules stay in the source and the rest lies elsewhere: choir.__path__ has both. None: there is none."""
+    """A file or directory of the package that is not a module, such as the libchoir.so of a wheel. In an editable
+    install (pip install -e .) modules are in the source tree and other files elsewhere: choir.__path__ has both.
+    None: not found."""
     places = [pathlib.Path(place) / name for place in sys.modules[__package__].__path__]
     return next((place for place in places if place.exists()), None)
 
 
 def version():
-    """The version of choir that these modules belong to: by the source they stand in, or of what is installed. None:
-    nothing says it (a Debian package, which depends on a library of its version)."""
+    """The version of choir that these modules belong to, from the source tree or the installed package. None: unknown
+    (a Debian package, which depends on a library of its version)."""
     source = HERE.parents[1] / "CMakeLists.txt"
     if source.exists():
         found = re.search(r"project\(choir VERSION ([0-9.]+)", source.read_text(encoding="utf-8"))
@@ -32,7 +33,7 @@ def version():
 
 
 def declarations(name, seen):
-    """A public header, and before it those that it includes, as cffi reads them: without comments and macros."""
+    """A public header, after the headers that it includes, in the form that cffi reads: without comments and macros."""
     if name in seen:
         return ""
     seen.add(name)

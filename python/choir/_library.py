@@ -1,4 +1,5 @@
-"""Whether libchoir is there. What needs it asks here, and so says what is lacking; everything else works without it."""
+"""Whether libchoir is available. Functions that need it call `require`, which says what is missing; the others work
+without it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _GLIBC = (2, 34)  # and the oldest glibc
 
 @functools.lru_cache(None)
 def missing() -> Optional[str]:
-    """Why libchoir is not there; None: it is loaded. LibraryError: it is there, and does not fit this package."""
+    """The reason why libchoir is not available; None: it is loaded. LibraryError: it exists and does not fit this
+    package."""
     try:
         importlib.import_module("._native", __package__)
     except LibraryError as error:
@@ -31,7 +33,7 @@ def available() -> bool:
 
 
 def require(what: str) -> None:
-    """Raises LibraryError, which says what needs libchoir, why there is none here, and what to install."""
+    """Raises LibraryError, which says what needs libchoir, why it is missing, and what to install."""
     if why := missing():
         raise LibraryError(f"{what} needs choir's C library: {why}")
 
@@ -53,7 +55,7 @@ def _has_wheel() -> bool:
 
 
 def without_cffi() -> LibraryError:
-    """That Python cannot call the libchoir that is there."""
+    """The reason if Python cannot call an existing libchoir."""
     return LibraryError(
         "libchoir is called by cffi, which is not installed: pip install cffi, or Debian's python3-cffi. choir.torch works without it",
         absent=True,
@@ -61,7 +63,7 @@ def without_cffi() -> LibraryError:
 
 
 def absent() -> LibraryError:
-    """That no libchoir was found."""
+    """The reason if no libchoir was found."""
     here, build = _machine(), "build it (README.md) and name libchoir.so in CHOIR_LIBRARY"
     if _has_wheel():
         told = (

@@ -16,7 +16,8 @@ def _ratio(part: float, whole: float) -> Optional[float]:
 
 
 def _hits(sequences: list[np.ndarray], sizes: list[int]) -> tuple[list[int], int]:
-    """Hits of LRU caches, one a size, and uses. A cache of m contains the m experts that were used last."""
+    """Hits of LRU caches, one count per size, and the number of uses. A cache of size m contains the m most recently
+    used experts."""
     hits, uses = [0] * len(sizes), 0
     for sequence in sequences:
         recent: list[int] = []

@@ -1,4 +1,4 @@
-"""libchoir through cffi: its functions and structs are what its public headers declare; errors, texts and arrays."""
+"""libchoir through cffi: functions and structs as its public headers declare them; errors, strings and arrays."""
 
 import os
 import warnings
@@ -20,7 +20,7 @@ except ImportError:
 
 
 def _check_functions(found, path):
-    """A library of the same version may be an older build, without what these headers declare."""
+    """Checks that the library has the declared functions: one of the same version may be an older build."""
     for name in dir(found):
         try:
             getattr(found, name)
@@ -32,8 +32,8 @@ def _check_functions(found, path):
 
 
 def _load():
-    """The library that CHOIR_LIBRARY names, that of the package (a wheel has it), or that of the system. Its version must
-    be the modules' own, because they use the declarations of their own headers."""
+    """Loads the library that CHOIR_LIBRARY names, that of the package (in a wheel), or the system's. Its version must
+    be that of the modules, because they use the declarations of their own headers."""
     path = str(_NAMED or "libchoir.so.1")
     spins = not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if spins:
@@ -73,7 +73,7 @@ causes: list[BaseException] = []  # what a router of Python raised: the cause of
 
 
 def check(code):
-    """Raises what an error code stands for, with the library's message; its notices are warnings."""
+    """Raises the exception for an error code, with the library's message; notices become warnings."""
     if not code:
         told = string(lib.choir_notices())
         if told:
@@ -94,7 +94,7 @@ def check(code):
 
 
 def text(value):
-    """A path or text as the C interface takes it, where a text ends at its first NUL: one within is refused."""
+    """A path or string for C, where a string ends at its first NUL: a NUL within is refused."""
     raw = os.fsencode(value)
     if b"\0" in raw:
         raise ArgumentError(f"{value!r} has a NUL character in it")
@@ -102,7 +102,7 @@ def text(value):
 
 
 def utf8(value):
-    """A text's bytes; what is no text is a TypeError."""
+    """A string's bytes; TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError(f"a text is wanted, not {type(value).__name__}")
     try:
@@ -119,7 +119,7 @@ def wanted(value, kind):
 
 
 def string(value):
-    """A text that C made; None for NULL."""
+    """A C string; None for NULL."""
     return None if value == NULL else ffi.string(value).decode(errors="replace")
 
 
@@ -157,7 +157,7 @@ def fill(owner, struct, fields):
 
 
 class View:
-    """The fields of a struct as Python's values: texts as str, a struct within as a View."""
+    """The fields of a struct as Python values: strings as str, a nested struct as a View."""
 
     def __init__(self, struct):
         self._c = struct
@@ -178,8 +178,8 @@ class View:
 
 
 def record(struct):
-    """The fields of a struct as a dictionary: numbers, tuples of them, texts (None for NULL), the names of enums in lower case, and
-    structs within or pointed to as dictionaries. Other pointers are left out."""
+    """The fields of a struct as a dictionary: numbers, tuples of numbers, strings (None for NULL), the names of enums
+    in lower case, and nested or referenced structs as dictionaries. Other pointers are omitted."""
     made = {}
     for name, kind in View(struct)._fields_:
         value = getattr(struct, name)
@@ -213,7 +213,7 @@ def array(values, dtype, *shape):
 
 
 def ids(values, *shape):
-    """Token ids as int32. An array of floats, or an id beyond 32 bits, is refused and not rounded."""
+    """Token ids as int32. An array of floats, or an id that needs more than 32 bits, is refused."""
     given = np.asarray(values)
     if given.size and given.dtype.kind not in "iu":
         raise ArgumentError(f"token ids must be integers, not {given.dtype}")
@@ -228,7 +228,7 @@ def pointer(values):
 
 
 def copied(address, count, dtype):
-    """`count` values that C owns, as an array of our own; None where there are none."""
+    """`count` values owned by C, copied to an array; None for NULL."""
     if address == NULL:
         return None
     item = ffi.typeof(address).item

@@ -1,5 +1,5 @@
-"""The options of a router: their values, and the rules by which they go together, in libchoir's words (src/model/options.c
-and the `check` of each router). A test compares both."""
+"""Router options: their values, and the rules by which they are compatible, with libchoir's messages
+(src/model/options.c and the `check` of each router). A test compares both."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _check_capacity(router: Router, o: Any) -> None:
 
 
 def check(router: Router, values: Mapping[str, Any]) -> None:
-    """Raises ArgumentError where values do not go together, whatever is routed."""
+    """Raises ArgumentError if the values are incompatible, whatever is routed."""
     _check_taken(router, values)
     _check_capacity(router, SimpleNamespace(**values))
 
@@ -64,7 +64,7 @@ def check(router: Router, values: Mapping[str, Any]) -> None:
 
 
 def rounded(share: float) -> int:
-    """The nearest whole number, halves up; a part in 10^12 does not decide."""
+    """The nearest integer, halves up; a relative error of 10^-12 does not matter."""
     return math.floor(share * (1 + 1e-12) + 0.5)
 
 
@@ -74,17 +74,17 @@ def per_expert(factor: float, n: int, e: int) -> int:
 
 
 def capacity(factor: float, choices: int, n: int, e: int) -> int:
-    """Room of each expert under `choices` experts a token: ceil(factor * choices * n / e), at most n."""
+    """Capacity of each expert with `choices` experts per token: ceil(factor * choices * n / e), at most n."""
     return min(math.ceil(factor * choices * n / e * (1 - 1e-12)), n)
 
 
 def choices_of(router: Router, values: Mapping[str, Any]) -> int:
-    """Experts that every token asks for; 0: experts choose."""
+    """Experts per token; 0: experts choose."""
     return values["experts_per_token"] if "experts_per_token" in router.options else router.choices
 
 
 def _factors(o: Any) -> tuple[float, float]:
-    """Of training, and of evaluation."""
+    """Capacity factors in training, and in evaluation."""
     return o.capacity_factor, o.eval_capacity_factor if o.eval_capacity_factor > 0 else o.capacity_factor
 
 
@@ -114,13 +114,13 @@ def _check_tokens_choose(name: str, choices: int, o: Any, e: int) -> None:
 
 
 def _pool_size(o: Any, n: int, length: int) -> int:
-    """Tokens of a whole pool."""
+    """Tokens of a full pool."""
     T = length if 0 < length < n else n
     return {"batch": n, "sequence": T, "group": min(o.group_size, n), "position": n // T}[o.pool]
 
 
 def _scheduled_most(o: Any, c: float) -> float:
-    """The largest capacity factor of a sequence by capacity_schedule."""
+    """The largest capacity factor of a sequence under capacity_schedule."""
     return c * {"constant": 1, "linear": 1.5, "linear-reverse": 1.5, "gaussian": 1 / 0.4950995}[o.capacity_schedule]
 
 
@@ -181,7 +181,7 @@ def _check_quantile(name: str, o: Any) -> None:
 
 
 def check_sizes(router: Router, values: Mapping[str, Any], n: int, e: int, length: int = 0) -> None:
-    """Raises ArgumentError where n tokens and e experts cannot be routed with these options. length: of a sequence."""
+    """Raises ArgumentError if n tokens and e experts cannot be routed with these options. length: of a sequence."""
     name, o = router.name, SimpleNamespace(**values)
     _check_sizes(name, n, e)
     if "pool" in router.options:

@@ -1,4 +1,4 @@
-"""Config where there is no libchoir: by the generated table, with libchoir's checks of a model (src/model/config.c)."""
+"""Config without libchoir: uses the generated table, with libchoir's checks of a model (src/model/config.c)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Config(Keyed):
         return _routers.find(self._values[NAME])
 
     def _own(self, values: Mapping[str, Any]) -> dict[str, Field]:
-        """The options of a plug-in's own, by their whole keys."""
+        """The options of a plug-in's own, with their full keys."""
         options = _routers.find(values[NAME]).options
         return {field.key: field for name, field in options.items() if name not in _router.OPTIONS}
 
@@ -68,7 +68,7 @@ class Config(Keyed):
     # ---- files
 
     def _load(self, path: Path) -> None:
-        """A file, or a config of choir's own by its name."""
+        """Loads a file, or a built-in config by its name."""
         own = beside(f"share/choir/configs/{os.fspath(path)}.json")
         file = own if own and not os.path.exists(path) and "/" not in os.fspath(path) else path
         try:
@@ -149,7 +149,7 @@ class Config(Keyed):
     # ---- checks
 
     def check(self) -> None:
-        """Raises ArgumentError where values of the model do not go together. vocab_size 0 passes."""
+        """Raises ArgumentError if values of the model are incompatible. vocab_size 0 passes."""
         for key, field in FIELDS.items():
             value = self._values[key]
             if field.type in (int, float) and not fits(field, value):
@@ -232,7 +232,7 @@ def _check_objective(m: Any, t: Any) -> None:
 
 
 def _weights(text: str) -> Optional[list[float]]:
-    """The weights of layer_capacity; None: they are no positive numbers with commas between them."""
+    """The weights of layer_capacity; None: not a comma-separated list of positive numbers."""
     parts = text.split(",") if text else []
     if not all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", part) and float(part) > 0 for part in parts):
         return None

@@ -1,5 +1,5 @@
-"""Calls of plug-ins written in Python, without libchoir: what a function is given, and that nothing it gives is believed, as
-src/moe/plugin_route.c and plugin_measure.c do it."""
+"""Calls plug-ins written in Python, without libchoir: prepares their arguments, and checks their results, like
+src/moe/plugin_route.c and plugin_measure.c."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._router import OPTIONS, Router
 
 
 class Choice(NamedTuple):
-    """What a router chose for the tokens of a call."""
+    """The assignment that a router returned for the tokens of a call."""
 
     taken: np.ndarray
     """[n,e] bool"""
@@ -25,14 +25,15 @@ class Choice(NamedTuple):
 
 
 class PluginRouter:
-    """A plug-in, as torch and the measurement ask it."""
+    """A plug-in as choir.torch and the measurement call it."""
 
     def __init__(self, router: Router, callback: Any, depends_on: str):
         self.router, self.callback, self.depends_on = router, callback, depends_on
         self._sound: set = set()  # cases that were measured, and found as declared
 
     def capacity(self, values: Mapping[str, Any], valid: int, e: int, training: bool) -> int:
-        """Tokens that an expert may take. A router that depends on no other token cannot know its load: no limit."""
+        """The maximum number of tokens per expert. A router that depends on no other token cannot know an expert's
+        load, so it has no limit."""
         evaluation = values["eval_capacity_factor"]
         factor = values["capacity_factor"] if training or not evaluation else evaluation
         alone = self.depends_on == "none" or (self.depends_on == "in_training" and not training)
@@ -69,8 +70,8 @@ class PluginRouter:
         return Choice(taken, float(value), np.where(valid[:, None], gradient, np.float32(0)))
 
     def ranking(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """The numbers that thresholds are compared with, [n,e] float32, checked. The lowest score stands for NaN, in a step of
-        PyTorch that will not count."""
+        """The ranking that thresholds are compared with, [n,e] float32, checked. In a PyTorch step that will be
+        skipped, NaN becomes the lowest score."""
         sound = np.where(scores > np.finfo(np.float32).min, scores, np.float32(0))
         ranking = self._guarded(lambda: self.callback.ranked(call, sound, valid.copy()))
         wrong = ~np.isfinite(ranking) & valid[:, None]
@@ -82,7 +83,8 @@ class PluginRouter:
         return ranking
 
     def cutoffs(self, call: Any, scores: np.ndarray, valid: np.ndarray, taken: np.ndarray) -> np.ndarray:
-        """[e] the lowest score that each expert took, or the ranking that as many tokens reach as it took; inf: none."""
+        """[e] the lowest score among each expert's tokens, or the ranking value that as many tokens reach; inf: no
+        token."""
         if not self.router.has_ranking:
             return np.where(taken, scores, np.inf).min(0, initial=np.inf)
         ranked = -np.sort(-self.ranking(call, scores, valid)[valid], axis=0)
@@ -91,8 +93,8 @@ class PluginRouter:
     def served(
         self, call: Any, scores: np.ndarray, valid: np.ndarray, thresholds: np.ndarray, cap: int
     ) -> np.ndarray:
-        """[n,e] bool: where the ranking reaches the expert's threshold; under a cap the best margins, of equal ones the
-        lower expert."""
+        """[n,e] bool: whether the ranking reaches the expert's threshold; under a cap, the largest margins, of equal
+        ones the lower expert."""
         ranking, thresholds = self.ranking(call, scores, valid), thresholds.astype(np.float32)
         taken = (ranking >= thresholds) & valid[:, None]
         if cap and cap < call.e:
@@ -104,8 +106,8 @@ class PluginRouter:
         return taken
 
     def moved(self, values: Mapping[str, Any], demand: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The state [e] after a step, whose demand [e] int64 this is. ArgumentError: `observe` failed; NumericError: a number of
-        the state is no finite float32."""
+        """The state [e] after a step, given its demand [e] int64. ArgumentError: `observe` failed; NumericError: the
+        state is not finite in float32."""
         call = SimpleNamespace(options=[values[name] for name in self.router.options if name not in OPTIONS])
         state = self._guarded(lambda: self.callback.update_state(call, demand.copy(), state.copy()))
         with np.errstate(over="ignore"):
@@ -117,7 +119,8 @@ class PluginRouter:
         return state
 
     def _guarded(self, function: Callable[[], Any]) -> Any:
-        """What the plug-in raises is an ArgumentError that names router, file and line, of which it is the cause."""
+        """Converts exceptions of the plug-in to ArgumentError with router, file and line; the exception is its
+        cause."""
         try:
             return function()
         except Exception as error:
@@ -140,8 +143,8 @@ class PluginRouter:
             )
 
     def check(self, values: Mapping[str, Any], n: int, e: int) -> None:
-        """Raises ArgumentError where n tokens and e experts cannot be routed, or the router depends on more tokens than it
-        declares: once for each set of options and sizes."""
+        """Raises ArgumentError if n tokens and e experts cannot be routed, or the router depends on more tokens than
+        it declares: checked once for each set of options and sizes."""
         choices = _options.choices_of(self.router, values)
         if e < choices:
             are = "is" if e == 1 else "are"
@@ -163,7 +166,7 @@ CHANGES = 16  # of MANY, at most
 
 
 class _Measurement:
-    """One trial on made-up scores; in the second one the last quarter is padding."""
+    """One trial on random scores; in the second trial the last quarter is padding."""
 
     def __init__(self, own: PluginRouter, values: Mapping[str, Any], n: int, e: int, training: bool, trial: int):
         self.own, self.values, self.n, self.e, self.training = own, values, n, e, training
@@ -173,7 +176,7 @@ class _Measurement:
         self.taken = self._ask(0, n, self.scores)
 
     def _drawn(self, n: int) -> np.ndarray:
-        """Rows of a softmax of normal logits."""
+        """Softmax of normally distributed logits."""
         weight = np.exp(2 * self.random.standard_normal((n, self.e)))
         return (weight / weight.sum(1, keepdims=True)).astype(np.float32)
 
@@ -188,8 +191,8 @@ class _Measurement:
         return self.own.ranking(call, self.scores[first : first + n], valid)
 
     def _rank_alone(self, step: int) -> None:
-        """Tokens that thresholds serve come alone: their ranking must be the same then, but for the last digits, since a
-        product of matrices adds in another order for one row."""
+        """Threshold serving routes single tokens: their ranking must be the same then, except for the last digits,
+        since a matrix product sums in another order for one row."""
         together = self._rank(0, self.n)
         for t in range(0, self.n, step):
             pair = np.stack([self._rank(t, 1)[0], together[t]])
@@ -201,7 +204,7 @@ class _Measurement:
                 )
 
     def _may_depend(self, t: np.ndarray, u: int) -> np.ndarray:
-        """Whether tokens t may depend on token u, by what is declared."""
+        """Whether tokens t may depend on token u, according to the declaration."""
         if self.own.depends_on == "past":
             return u < t
         return np.full(t.shape, self.own.depends_on == "all" or (self.own.depends_on == "in_training" and self.training))

@@ -1,4 +1,4 @@
-"""Properties of routers, and those of choir's own by the generated table (_table.py)."""
+"""Properties of routers, and those of the built-in ones from the generated table (_table.py)."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Router:
 
 
 def with_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults of all of choir's options, of which a router brings some."""
+    """Defaults of all options, with those of a router replaced."""
     return {name: defaults.get(name, field.default) for name, field in OPTIONS.items()}
 
 
 def taken(names: Any, defaults: Mapping[str, Any]) -> dict[str, Field]:
-    """The options of these names with a router's defaults."""
+    """The options with these names, with a router's defaults."""
     return {name: dataclasses.replace(OPTIONS[name], default=defaults[name]) for name in OPTIONS if name in names}
 
 

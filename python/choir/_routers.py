@@ -1,5 +1,5 @@
-"""Routers by name: choir's own, plug-ins of Python by their definition, and plug-ins in C as libchoir describes them. Without
-libchoir there are the first two."""
+"""Routers by name: built-in ones, Python plug-ins by their definition, and C plug-ins as libchoir describes them.
+Without libchoir only the first two are available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def routers() -> list[str]:
 
 
 def find(name: str) -> Router:
-    """The router of this name. TypeError: it is no name; ArgumentError: there is none, with the nearest one."""
+    """The router of this name. TypeError: not a string; ArgumentError: no such router, with the most similar name."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a router is wanted, not {type(name).__name__}")
     if found := OWN.get(name) or plugins.get(name):

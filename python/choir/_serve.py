@@ -1,5 +1,5 @@
-"""Asks the routers of a file for the program `choir`, which starts this as a process beside it (cli/plugin_python.c):
-python3 -m choir._serve SOCKET FILE."""
+"""Serves the routers of a file to the program `choir`, which starts this module as a child process
+(cli/plugin_python.c): python3 -m choir._serve SOCKET FILE."""
 
 import json
 import math
@@ -26,7 +26,7 @@ FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer"
 
 
 def described(made) -> dict:
-    """A definition as the program reads it."""
+    """A definition in the form that the program reads."""
     common, experts = made.common, ffi.typeof(made) is ffi.typeof("choir_experts_choose *")
     kind = ("depends_on", "capacity_factor") if experts else ("depends_on", "capacity_factor", "experts_per_token", "experts_per_token_option")
     return {
@@ -49,7 +49,8 @@ def described(made) -> dict:
 
 
 def of_files(error: BaseException, files):
-    """The traceback without choir's own frames: from the first line in one of these files on. None: it has no such line."""
+    """The traceback without choir's own frames: from the first line in one of these files on. None: it has no such
+    line."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename not in files:
         trace = trace.tb_next
@@ -57,8 +58,8 @@ def of_files(error: BaseException, files):
 
 
 def answer(callback: plugin.Callback, call: types.SimpleNamespace, read) -> bytes:
-    """After a question: the choice for scores [n,e], valid [n] and state [e]; the state moved by demand [e] and state; the
-    loss of scores, valid and chosen [n,e], and its gradient; or the ranking of scores and valid."""
+    """Answers a request: the assignment for scores [n,e], valid [n] and state [e]; the state updated by demand [e];
+    the loss of scores, valid and chosen [n,e], with its gradient; or the ranking for scores and valid."""
     n, e = call.n, call.e
     array = lambda kind, *shape: np.frombuffer(read(math.prod(shape) * np.dtype(kind).itemsize), kind).reshape(shape).copy()  # noqa: E731
     given = [array(np.int64, e)] if call.asks == STATE else [array(np.float32, n, e), array(np.bool_, n)]
@@ -77,7 +78,7 @@ def answer(callback: plugin.Callback, call: types.SimpleNamespace, read) -> byte
 
 
 def serve(stream, routers: list) -> None:
-    """Until the program has ended."""
+    """Answers requests until the program has ended."""
     while head := stream.read(QUESTION.size):
         values = QUESTION.unpack(head)
         call = types.SimpleNamespace(**dict(zip(FIELDS, values)), options=values[len(FIELDS) :])
@@ -86,7 +87,7 @@ def serve(stream, routers: list) -> None:
 
 
 def end_with_program(connection: int) -> None:
-    """Ends this process soon after the program, amid a function that never returns, too; signals do not reach it."""
+    """Ends this process soon after the program, even within a function that never returns; signals do not reach it."""
     ended = select.poll()
     ended.register(connection, 0)  # of POLLHUP it tells in any case
     ended.poll()
@@ -95,7 +96,7 @@ def end_with_program(connection: int) -> None:
 
 
 def load(file: str) -> None:
-    """The routers of the file; or the end, with the traceback of what it raised, from its own line on, without choir's."""
+    """Loads the routers of the file; on an exception prints its traceback, without choir's own frames, and exits."""
     try:
         plugin.load_plugin(file)
     except Error as error:

@@ -43,7 +43,7 @@ class Config(Keyed):
 
     @classmethod
     def _of(cls, call, *arguments) -> Config:
-        """The config that a function of the library makes."""
+        """Returns the config that a library function makes."""
         made = cls.__new__(cls)
         made._make(call, *arguments)
         return made
@@ -70,7 +70,7 @@ class Config(Keyed):
         native.check(lib.choir_config_update(self.address, *each, len(keys)))
 
     def check(self) -> None:
-        """Raises ArgumentError where values do not go together. vocab_size 0 passes."""
+        """Raises ArgumentError if values are incompatible. vocab_size 0 passes."""
         native.check(lib.choir_config_check(self.address))
 
     def save(self, path: Path) -> None:

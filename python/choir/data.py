@@ -16,8 +16,8 @@ Files = Union[Path, Iterable[Path]]
 
 
 def _below(path: bytes, left_out: list[bytes]) -> list[bytes]:
-    """The file; of a directory all files below it in the order of their names, as the program reads them. What begins
-    with a dot, links to a directory or is no file is left out."""
+    """The file; for a directory all files below it, sorted by name, like the program. Names that begin with a dot,
+    links to directories and special files are skipped."""
     if not os.path.isdir(path):
         return [path]
     found = []
@@ -30,7 +30,7 @@ def _below(path: bytes, left_out: list[bytes]) -> list[bytes]:
 
 
 def files(value: Files) -> list[bytes]:
-    """One path or several, as C takes them: files, or directories for all files below them."""
+    """One or several paths for C: files, or directories for all files below them."""
     several, left_out = [value] if isinstance(value, (str, os.PathLike)) else value, []
     found = [file for one in several for file in _below(native.text(one), left_out)]
     if left_out:
@@ -92,7 +92,8 @@ def build(
 
 
 def info(directory: Path) -> dict[str, Any]:
-    """Describes built data: vocab_size, sources, tokens and bytes of both shares, documents. Checks its files first."""
+    """Describes built data: vocab_size, sources, tokens and bytes of training and held-out data, documents. First
+    checks the files."""
     data, found = ffi.new("choir_data **"), ffi.new("choir_data_info *")
     native.check(lib.choir_data_load(native.text(directory), data))
     lib.choir_data_get_info(data[0], found)

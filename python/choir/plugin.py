@@ -1,4 +1,4 @@
-"""A router of your own: a function on NumPy arrays that assigns tokens to experts (docs/adding-a-router.md)."""
+"""Routers of your own: functions on NumPy arrays that assign tokens to experts (docs/adding-a-router.md)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _loading: list[set[str]] = []  # files under way, each by the names of its route
 
 
 def _code(function: Optional[Function]) -> Any:
-    """A function's code object, or that of an object which is called as one; None: it is no Python."""
+    """The code object of a function or callable object; None: not written in Python."""
     return getattr(function, "__code__", getattr(type(function).__call__, "__code__", None))
 
 
 def _wrong(function: Function, what: str) -> TypeError:
-    """Of what a function gave, with the line where it begins: no exception went through it."""
+    """Reports an invalid return value, with the line at which the function begins."""
     code = _code(function)
     return TypeError(what + (f" ({pathlib.Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""))
 
@@ -65,7 +65,7 @@ def _message(error: BaseException) -> str:
 
 
 def _where(error: BaseException, files: Collection[str]) -> str:
-    """The exception in a line, with the last line of these files that it went through."""
+    """The exception in one line, with the last line of these files in its traceback."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -82,7 +82,7 @@ def _parameters(function: Function) -> list[str]:
 
 
 class Callback:
-    """A registered function, and how to ask it."""
+    """A registered function, and how to call it."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Callback:
         return {name: call.options[i] for i, name in enumerate(self.options)}
 
     def update_state(self, call: Any, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The state after a step, [e] float64, or what `observe` raises."""
+        """The state after a step, [e] float64; raises what `observe` raises."""
         assert self.observe
         made = self.observe(state, demand, **self._named(call))
         if np.shape(made) != state.shape:
@@ -112,7 +112,7 @@ class Callback:
     def loss_and_gradient(
         self, call: Any, scores: np.ndarray, valid: np.ndarray, chosen: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What the router adds to the loss, [] float64, and its gradient [n,e] float32, or what `loss` raises."""
+        """The router's loss, [] float64, and its gradient [n,e] float32; raises what `loss` raises."""
         assert self.loss
         made = self.loss(scores, valid, chosen, **self._named(call))
         pair = made if isinstance(made, (tuple, list)) else (made,)
@@ -122,7 +122,7 @@ class Callback:
         return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float32)
 
     def ranked(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """The router's own ranking, [n,e] float32, or what `ranking` raises."""
+        """The router's own ranking, [n,e] float32; raises what `ranking` raises."""
         assert self.ranking
         shape = scores.shape  # before the function has the array
         made = self.ranking(scores, valid, **self._named(call))
@@ -132,8 +132,8 @@ class Callback:
             return np.asarray(made, np.float32)
 
     def choice(self, call: Any, scores: np.ndarray, valid: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """[n,e] bool, or what the function raises; `call` has the fields of choir_plugin_call. The arrays become the
-        function's own."""
+        """The assignment [n,e] bool; raises what the function raises. `call` has the fields of choir_plugin_call. The
+        function owns the arrays from then on, and may modify them."""
         more = {name: state if name == "state" else getattr(call, name) for name in self.more}
         more.update(self._named(call))
         shape = scores.shape  # before the function has the array
@@ -143,13 +143,13 @@ class Callback:
         return made
 
     def message(self, error: BaseException) -> bytes:
-        """What C says of an exception, UTF-8: half of a pair of surrogates is shown by its number."""
+        """The message of an exception for C, as UTF-8: unpaired surrogates are escaped."""
         told = _where(error, self.files).encode(errors="backslashreplace")[: MESSAGE_BYTES - 1]
         return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: MESSAGE_BYTES - 1]
 
 
 def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
-    """The functions as C calls them, by the fields of choir_tokens_choose."""
+    """The functions in the form that C calls, by the fields of choir_tokens_choose."""
     from . import _native as native
 
     ffi = native.ffi
@@ -194,7 +194,8 @@ def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
 
 
 def _text_version(*functions: Optional[Function]) -> Optional[str]:
-    """A checksum of functions of a script or notebook, whose file changes for other reasons; None: nobody has their text."""
+    """A checksum of functions in a script or notebook, whose file changes for other reasons; None: their source is
+    not available."""
     try:
         text = "".join(inspect.getsource(function) for function in functions if function)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -246,7 +247,7 @@ def _check_functions(name: str, function: Any, options: Collection[str], observe
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:
-    """Refuses what is of another kind than a definition gives."""
+    """Refuses arguments of the wrong type."""
     if callable(given["name"]):
         raise ArgumentError('the router has no name: write @choir.experts_choose("name") above its function')
     for field, (kind, wanted) in _KINDS.items():
@@ -255,7 +256,7 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
 
 
 def _option(router: str, option: Any, value: Any) -> dict[str, Any]:
-    """An option as C has it."""
+    """An option as a C struct."""
     if not isinstance(option, str):
         raise ArgumentError(f"router '{router}': the name of an option is {option!r}: must be a text")
     if option in _RESERVED:
@@ -273,7 +274,7 @@ def _option(router: str, option: Any, value: Any) -> dict[str, Any]:
 
 
 def _note_load(name: str) -> None:
-    """Refuses two routers of one name in a file, of which a run would have the later."""
+    """Refuses two routers with the same name in one file, because a run would use the later one."""
     if _loading and name in _loading[-1]:
         raise ArgumentError(f"router '{name}': the file has two of that name: rename one")
     if _loading:
@@ -490,7 +491,7 @@ def trained_version(weights: Union[str, pathlib.Path]) -> Optional[str]:
 
 
 def _module(path: str) -> types.ModuleType:
-    """An empty module for a file. Its name, under which it stays in sys.modules, is its own."""
+    """An empty module for a file, with a unique name in sys.modules."""
     where = os.path.abspath(path)
     made = types.ModuleType(f"choir_plugin_{hashlib.sha256(os.fsencode(where)).hexdigest()[:12]}")
     made.__file__ = where
@@ -498,7 +499,8 @@ def _module(path: str) -> types.ModuleType:
 
 
 def _execute(path: str, module: types.ModuleType) -> None:
-    """Runs a file as a module, which may import what lies beside it: last, so that nothing there hides another module."""
+    """Runs a file as a module. It may import files of its folder, which is last on the path, so that they hide no
+    other module."""
     with open(path, "rb") as file:
         source = file.read()
     folder, before = os.path.dirname(module.__file__ or ""), sys.modules.get(module.__name__)
@@ -518,7 +520,7 @@ def _execute(path: str, module: types.ModuleType) -> None:
 
 
 def _run(path: str) -> None:
-    """Runs a file; what it raises is a choir.Error, of which another exception is the cause."""
+    """Runs a file; another exception becomes the cause of a choir.Error."""
     _loading.append(set())
     try:
         _execute(path, _module(path))

@@ -1,4 +1,4 @@
-"""Sends a matrix of scores through any router."""
+"""Routes a matrix of scores with any router."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Routing:
 
 
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
-    """A config of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
-    router does not take, or those that it takes, for one that does not exist."""
+    """A config of a router: the defaults of its paper, and the given options. ArgumentError names an option that the
+    router does not have, or the router's options if the option does not exist."""
     native.text(router)  # TypeError: no name
     config = Config()
     config.set("model.router.name", router)

@@ -1,4 +1,4 @@
-"""Calls of the function under test, with NumPy arrays or PyTorch tensors, and the checks of what it returns."""
+"""Calls the function under test, with NumPy arrays or PyTorch tensors, and checks what it returns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def file_of(function: Callable) -> str | None:
 
 
 def array(value: Any) -> tuple[np.ndarray, bool]:
-    """As a NumPy array, and whether its numbers have 16 bits."""
+    """Converts to a NumPy array; also returns whether its numbers have 16 bits."""
     if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps on a GPU, perhaps bfloat16, which NumPy lacks
         value = value.detach().cpu()
         half = str(value.dtype).split(".")[-1] in HALF_TYPES
@@ -109,14 +109,14 @@ def as_torch(values: np.ndarray) -> Any:
 
 
 def call(function: Callable, convert: Callable, case: Case) -> Result:
-    """One call. What the function prints goes to standard error."""
+    """Calls the function once. Its printed output goes to standard error."""
     scores, valid = convert(case.given), convert(case.valid)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             returned = function(scores, case.k, valid)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too, and what test frameworks raise
+    except BaseException as error:  # SystemExit, too, and exceptions of test frameworks
         raise Failure("exception", described(error, file_of(function))) from error
     result = checked(returned, case)
     same = np.array_equal(array(scores)[0], case.given) and np.array_equal(array(valid)[0], case.valid)
@@ -131,7 +131,7 @@ def modules_of(function: Callable) -> set[str]:
 
 
 def works(function: Callable, convert: Callable, cases: list[Case]) -> bool:
-    """Whether the function returns something for one of the cases: some take one k only."""
+    """Whether the function returns a result for at least one case: some functions accept one k only."""
     for case in cases:
         try:
             call(function, convert, case)
@@ -145,7 +145,7 @@ def works(function: Callable, convert: Callable, cases: list[Case]) -> bool:
 
 
 def converter(function: Callable, cases: list[Case]) -> Callable:
-    """`as_numpy` or `as_torch`: what the function takes."""
+    """`as_numpy` or `as_torch`, depending on the arrays that the function accepts."""
     modules = modules_of(function)
     module = hasattr(function, "parameters")  # a torch.nn.Module
     kinds = [as_numpy, as_torch]

@@ -19,7 +19,7 @@ FIELDS = {  # type and number of dimensions, of [n,e]; 0: one number
 
 
 def folder() -> pathlib.Path:
-    """Where the vectors are: inside an installed package, or next to it in the source tree."""
+    """The folder of the vectors: in an installed package, or next to it in the source tree."""
     package = pathlib.Path(__file__).resolve().parents[1]
     places = [package / "vectors", package.parents[1] / "vectors"]
     found = next((place for place in places if (place / "topk.safetensors").exists()), None)
@@ -29,7 +29,7 @@ def folder() -> pathlib.Path:
 
 
 class VectorError(ValueError):
-    """A file of vectors that cannot be read: the message names the file, the vector and the field."""
+    """An invalid file of vectors: the message names the file, the vector and the field."""
 
 
 @dataclasses.dataclass(frozen=True)

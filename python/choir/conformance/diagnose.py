@@ -86,7 +86,7 @@ def gate_fault(seen: Observed, wanted: tuple[str, str]) -> str | None:
 
 
 def over_all_tokens(seen: Observed) -> bool:
-    """Whether padding has an effect only because a softmax or a sum is taken over all tokens: that is no fault of its own."""
+    """Whether padding has an effect only because a softmax or a sum includes padding: this is not a separate fault."""
     ranked = seen.ranked_by.startswith("tokens")
     gated = bool(seen.gates and (seen.gates[0].startswith("tokens") or seen.gates[1] == "scaled_tokens"))
     return (seen.padding == "places" and ranked) or (seen.padding == "gates" and (ranked or gated))
@@ -117,7 +117,7 @@ def loss_fault(seen: Observed, one: Convention) -> str | None:
 
 
 def common_faults(seen: Observed) -> set[str]:
-    """Those that are faults in every convention."""
+    """Faults in every convention."""
     found = {failure.kind for failure in seen.failures.values()}
     found |= {ranking_fault(seen)} if seen.results else set()
     for case in seen.cases:
@@ -190,7 +190,8 @@ def expected(seen: Observed, one: Convention, case: Case, result: Result) -> Exp
 
 
 def first_difference(seen: Observed, one: Convention) -> dict[str, Any] | None:
-    """The first vector on which the function is not as the convention: which token and expert, expected and got."""
+    """The first vector on which the function differs from the convention: token and expert, expected and actual
+    value."""
     for case in seen.cases:
         if case.name in seen.failures:
             return difference(case, "result", None, None, str(seen.failures[case.name]))

@@ -1,5 +1,5 @@
-"""What a function does on the vectors, rule by rule. Each rule is found from the function's own results, whatever the
-other rules are, so that one fault does not hide another."""
+"""The behavior of a function on the vectors, rule by rule. Each rule is derived from the function's own results,
+independent of the other rules, so that one fault does not hide another."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Observed:
         return [(c, self.results[c.name]) for c in self.cases if c.matrix in CLEAR and c.name in self.results]
 
     def asked(self, case: Case, higher: bool = False) -> np.ndarray:
-        """[n,e] bool: whom the function asks for, before experts are full."""
+        """[n,e] bool: the requests of the function, before capacity limits."""
         if self.ranked_by == "other":
             return self.results[case.name].chosen
         values = rules.values_of(case)[self.ranked_by]
@@ -90,7 +90,7 @@ def close(got, expected, result: Result) -> bool:
 
 
 def only_k(seen: Observed) -> int | None:
-    """The k of a function that knows one: it raises for the others, or returns the same for all."""
+    """The k of a function that supports only one: it raises for others, or returns the same for all."""
     random = [case for case in seen.cases if case.matrix == "random"]
     known = [case.k for case in random if case.name in seen.results]
     if len(known) == 1:
@@ -105,7 +105,7 @@ def only_k(seen: Observed) -> int | None:
 
 
 def restrict(seen: Observed) -> None:
-    """Leaves out the cases of other k where the function knows one k."""
+    """Removes the cases of other k if the function supports only one."""
     seen.fixed_k = None if seen.experts_choose else only_k(seen)
     if seen.fixed_k is None:
         return
@@ -117,7 +117,7 @@ def restrict(seen: Observed) -> None:
 
 
 def find_ranking(seen: Observed) -> None:
-    """By which values tokens, or experts, are ranked; tokens may lose experts that are full."""
+    """The values by which tokens, or experts, are ranked; tokens may lose experts that are full."""
     by_tokens, by_experts = ("score", "tokens", "tokens_of_scores", "tokens_share"), ("score", "input", "twice")
     nothing = not any(result.chosen.any() for _, result in seen.clear())
     for value in () if nothing else by_experts if seen.experts_choose else by_tokens:
@@ -133,7 +133,7 @@ def find_ranking(seen: Observed) -> None:
 
 
 def capacity(asked: np.ndarray, chosen: np.ndarray) -> int | None:
-    """How many tokens an expert takes, if those that refuse some have all the same number, and none has more."""
+    """The capacity of experts, if all full experts have the same number of tokens, and none has more."""
     if (chosen & ~asked).any():
         return None
     loads = chosen.sum(0)
@@ -142,7 +142,7 @@ def capacity(asked: np.ndarray, chosen: np.ndarray) -> int | None:
 
 
 def find_order(seen: Observed) -> str:
-    """In which order experts are filled."""
+    """The order in which experts are filled."""
     pairs = [(case, result) for case, result in seen.clear() if (seen.asked(case) & ~result.chosen).any()]
     for order in rules.ORDERS:
         if all(np.array_equal(filled(seen, case, result, order), result.chosen) for case, result in pairs):
@@ -175,7 +175,7 @@ def expected_gates(seen: Observed, case: Case, result: Result, rule: tuple[str, 
 
 
 def gate_rule(seen: Observed, pairs: list) -> tuple[str, str] | None:
-    """The first rule that gives the function's gates of what it has chosen."""
+    """The first rule that gives the function's gates for its assignment."""
     for rule in GATES if pairs else ():
         if all(close(r.gates[r.chosen], expected_gates(seen, c, r, rule)[r.chosen], r) for c, r in pairs):
             return rule
@@ -222,7 +222,8 @@ def factors(ratios: list[np.ndarray]) -> list[np.ndarray] | None:
 
 
 def find_loss(seen: Observed) -> None:
-    """What the loss counts, and its factor to Switch's: (counted, factor); loss_by_k: the factor has k in it."""
+    """The assignments that the loss counts, and its factor relative to Switch's: (counted, factor); loss_by_k: the
+    factor depends on k."""
     pairs = [(case, result) for case, result in seen.clear() if result.loss is not None]
     if not pairs or all(abs(result.loss) < 1e-12 for _, result in pairs):
         return
@@ -270,7 +271,7 @@ def find_ties(seen: Observed) -> None:
 
 
 def is_best(seen: Observed, case: Case, result: Result) -> bool:
-    """Whether nothing that is left out scores higher than something chosen, and the number is right."""
+    """Whether no omitted score is higher than a chosen one, and the number of chosen ones is correct."""
     values, chosen = rules.values_of(case)[seen.ranked_by], result.chosen
     if seen.experts_choose:
         values, chosen = values.T, chosen.T
@@ -280,7 +281,7 @@ def is_best(seen: Observed, case: Case, result: Result) -> bool:
 
 
 def find_padding(seen: Observed) -> None:
-    """Padding is to take no part: without it, everything else is the same."""
+    """Whether padding has no effect: without it, all other results are the same."""
     for case in seen.cases:
         result, alone = seen.results.get(case.name), seen.compact.get(case.name)
         if result is None or alone is None:

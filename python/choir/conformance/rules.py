@@ -23,7 +23,7 @@ ORDERS = ("index", "token", "score", "priority", "rank_score", "reverse")
 
 
 def softmax(values: np.ndarray, axis: int, mask=None) -> np.ndarray:
-    """Over one axis; with a mask, over the entries that it has, and 0 elsewhere."""
+    """Softmax over one axis; with a mask, over its entries, and 0 elsewhere."""
     mask = np.ones_like(values, bool) if mask is None else mask
     held = np.where(mask, values, -np.inf)
     top = held.max(axis, keepdims=True)
@@ -32,7 +32,7 @@ def softmax(values: np.ndarray, axis: int, mask=None) -> np.ndarray:
 
 
 def shares(values: np.ndarray, axis: int, mask: np.ndarray) -> np.ndarray:
-    """Values over the sum of those that the mask has."""
+    """Values divided by their sum over the mask."""
     total = np.where(mask, values, 0).sum(axis, keepdims=True)
     return values / np.where(total == 0, 1, total)
 
@@ -67,7 +67,7 @@ def expert_choice(values: np.ndarray, case: Case, higher: bool = False) -> np.nd
 
 
 def placed(asked: np.ndarray, scores: np.ndarray, capacity: int, order: str) -> np.ndarray:
-    """[n,e] bool: the requests that find a place, if experts take `capacity` tokens each, in this order."""
+    """[n,e] bool: the accepted requests if experts have this capacity and are filled in this order."""
     sequences = {
         "index": lambda t, r: (
             r,
@@ -88,7 +88,7 @@ def placed(asked: np.ndarray, scores: np.ndarray, capacity: int, order: str) -> 
 
 
 def values_of(case: Case) -> dict[str, np.ndarray]:
-    """What a router may rank tokens or experts by, or take gates from."""
+    """The values that a router may use for ranking or as gates."""
     given = case.given.astype(np.float64)
     live = np.broadcast_to(case.valid[:, None], given.shape)
     return {
@@ -104,7 +104,7 @@ def values_of(case: Case) -> dict[str, np.ndarray]:
 
 
 def gates_of(case: Case, value: np.ndarray, post: str, chosen: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Gates from values: `post` is what happens to them once it is known who is chosen, or asked for."""
+    """Gates from values: `post` is the normalization over chosen or requested experts."""
     if post == "share_chosen":
         return shares(value, 1, chosen)
     if post == "share_asked":

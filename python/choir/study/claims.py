@@ -1,4 +1,4 @@
-"""Claims: sentences that can turn out wrong. Each kind gives an estimate, and one rule gives the verdict."""
+"""Claims: statements that can be refuted. Each kind computes an estimate, and one rule decides the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Finding:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Where the claim says that the number is: above the paper's figure or the null, about it, or within a margin."""
+        """The claimed range of the number: above the paper's figure or the null value, around it, or within a
+        margin."""
         if "about" in self.claim:
             low, high = self.claim["about"]
             return self._scaled(low), self._scaled(high)
@@ -46,7 +47,7 @@ class Finding:
         return self._scaled(self.claim.get("figure", self.claim.get("null", 1 if self.logarithmic else 0))), math.inf
 
     def _scaled(self, value: float) -> float:
-        """A number of the claim, as the estimate has it."""
+        """A number of the claim on the scale of the estimate."""
         return math.log(value) if self.logarithmic else value
 
     def shown(self, value: float) -> float:
@@ -73,11 +74,11 @@ class Claims:
 
     @property
     def _chaos(self) -> float:
-        """The least standard deviation that is believed of a difference between two runs."""
+        """The minimum standard deviation assumed for a difference of two runs (run-to-run noise)."""
         return self.study.scale.get("chaos", 0.0)
 
     def _plain(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The estimate from this claim's own pairs: a variance from its differences, seed by seed, and no floor."""
+        """The estimate from this claim's own pairs: the variance of its differences by seed, without a minimum."""
         if claim["kind"] in ("loss", "accuracy", "probe"):
             loss = claim["kind"] == "loss"
             weights = self._weights(claim) * (1 if loss else -1)
@@ -91,7 +92,7 @@ class Claims:
         return getattr(bare, "_" + claim["kind"])(claim)
 
     def _say_missing(self, f: Finding) -> None:
-        """A search for rates that lacks a run may have chosen the wrong rate: nothing is concluded from it."""
+        """A search for learning rates that lacks a run may have chosen the wrong one: no conclusion is drawn."""
         arms = dict.fromkeys(f.claim[key] for key in ("arm", "rival", "than_arm", "than_rival") if key in f.claim)
         arms.update(dict.fromkeys(sum(f.claim.get("wider", []), [])))
         lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
@@ -107,11 +108,12 @@ class Claims:
         return made
 
     def _loss(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """How much lower the arm ends than its rival."""
+        """How much lower the arm's final loss is than its rival's."""
         return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), self._chaos)
 
     def _optimum(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The same at the lowest point of each one's parabola over rates, which seed 1 places and all seeds measure."""
+        """The same difference at the minimum of each arm's parabola over learning rates, which seed 1 determines and
+        all seeds measure."""
         study, rows, weights = self.study, [], []
         for key, sign in (("rival", 1), ("arm", -1)):
             rates, losses = zip(*study.rates(claim[key]))
@@ -127,7 +129,8 @@ class Claims:
         return made and dataclasses.replace(made, count=most)
 
     def _steps(self, claim: dict[str, Any], more: Any = 0.0) -> Optional[Estimate]:
-        """How many times fewer steps the arm takes to where its rival ends, as a logarithm; `more` [seeds] is added."""
+        """The logarithm of how many times fewer steps the arm needs to reach its rival's final loss; `more` [seeds]
+        is added."""
         study, found = self.study, np.full(self.study.seeds, math.nan)
         arm, rival = (self._index[claim[key]] for key in ("arm", "rival"))
         curves = np.stack([study.table(steps) for steps in study.steps], axis=-1)
@@ -143,7 +146,7 @@ class Claims:
         return statistics.of_values(found + more, self._chaos / slope if slope > 0 else 0.0)
 
     def _waiting(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The same by a clock on which a step takes what its fullest device takes."""
+        """The same in time, if a step takes as long as its fullest device."""
         at = (8, 16, 32).index(claim["devices"])
 
         def fullest(key: str, seed: int) -> float:
@@ -154,7 +157,7 @@ class Claims:
         return self._steps(claim, np.array([fullest("rival", seed) - fullest("arm", seed) for seed in seeds]))
 
     def _step_time(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """How many times as long the rival's step takes, over rounds in turns."""
+        """How many times as long the rival's step takes, over alternating rounds."""
         arm, rival = (np.asarray(self.times.get(claim[key], [])) for key in ("arm", "rival"))
         rounds = min(len(arm), len(rival))
         return statistics.of_values(np.log(rival[:rounds] / arm[:rounds])) if rounds else None
@@ -177,14 +180,14 @@ class Claims:
         return self._over_seeds(claim, lambda final: final["causal"]["loss"] - final["own"]["loss"])
 
     def _gap_growth(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The gap at the largest budget less that at the smallest."""
+        """The difference at the largest budget minus that at the smallest."""
         study, arm = self.study, self._index[claim["arm"]]
         gaps = [(study.table(steps) - study.table(steps, "own"))[arm] for steps in (study.steps[0], study.steps[-1])]
         return statistics.of_values(gaps[1] - gaps[0]) if len(study.steps) > 1 else None
 
     def _growth(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """By how much the arm's lead rises with a doubling of the tokens of training, or of the FLOPs per token through
-        width: one of the two slopes of a plane through all budgets and sizes, seed by seed."""
+        """How much the arm's lead grows when the tokens of training, or the FLOPs per token through the width, are
+        doubled: one of the two slopes of a plane through all budgets and sizes, by seed."""
         study, slopes, factor = self.study, [], 0.0
         points = [(*pair, n) for pair in [(claim["arm"], claim["rival"]), *claim["wider"]] for n in study.steps]
         for seed in range(1, study.seeds + 1):
@@ -203,14 +206,14 @@ class Claims:
         return statistics.of_values(slopes, self._chaos * factor)
 
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """How many points the arm's average over tasks is above its rival's."""
+        """How many percentage points the arm's average over tasks is above its rival's."""
         return statistics.contrast(self.tuned[claim["kind"]], -self._weights(claim)) if self.tuned else None
 
     _probe = _accuracy
 
     def _text(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """How much lower the arm's loss is than its rival's on some texts, seed by seed. Chaos is between two runs, not
-        between two routings of one."""
+        """How much lower the arm's loss on some texts is than its rival's, by seed. Run-to-run noise is between two
+        runs, not between two routings of one."""
         arm = foreign.losses(self.study, claim["arm"], claim["texts"], claim.get("routing"))
         rival = foreign.losses(self.study, claim["rival"], claim["texts"], claim.get("rival_routing"))
         chaotic = claim["arm"] != claim["rival"]
@@ -227,7 +230,7 @@ def correct(findings: list[Finding]) -> None:
 
 
 def label(claim: dict[str, Any]) -> str:
-    """What its number is, without what it is said to be."""
+    """What the claim's number measures, without the claimed value."""
     arm, rival, kind = claim["arm"], claim.get("rival", ""), claim["kind"]
     if kind == "text":
         arm, rival = (f"{who}{', ' + claim[how] if how in claim else ''}"

@@ -1,4 +1,5 @@
-"""The config that an arm trains: what scale, recipe and arm plan, made as one operation and compared with the plan."""
+"""The config that an arm trains: the base changed by scale, recipe and arm in one operation, and compared with the
+planned values."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def _base(config: str) -> Config:
     path = ROOT / "configs" / f"{config}.json"
     if not config.startswith("{"):
         path = path if path.exists() else pathlib.Path(config)
-        _files.read(path, given=True)  # a scale that somebody else made may name a pipe
+        _files.read(path, given=True)  # a scale from another user may name a pipe
         return Config(path)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(config)
@@ -29,7 +30,7 @@ def _base(config: str) -> Config:
 
 
 def _changes(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm) -> Iterator[dict[str, Any]]:
-    """Objects with `set` and `times`, in the order in which they count."""
+    """Objects with `set` and `times`, in the order of their application."""
     yield scale
     yield recipe
     if "batch_tokens" in recipe:
@@ -38,7 +39,7 @@ def _changes(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm) -> Iterato
 
 
 def _without_changes(base: Config, changes: list[dict[str, Any]]) -> Config:
-    """What the changes begin with: another router than the base's begins with its own defaults."""
+    """The config before the changes: a router other than the base's starts with its own defaults."""
     made = copy.copy(base)
     names = [value for one in changes for key, value in one.get("set", {}).items() if path_of(key) == ROUTER + "name"]
     if names and names[-1] != made["model.router.name"]:
@@ -48,7 +49,7 @@ def _without_changes(base: Config, changes: list[dict[str, Any]]) -> Config:
 
 
 def planned(start: Config, changes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Every field that the changes name, with the value that they give it in the end."""
+    """Every field that the changes name, with its final value."""
     wanted: dict[str, Any] = {}
 
     def now(path: str) -> Any:
@@ -74,14 +75,15 @@ def _same(made: Any, wanted: Any) -> bool:
 
 
 def compare(made: Config, wanted: dict[str, Any]) -> None:
-    """StudyError names every field of the config that is not as it was planned."""
+    """StudyError names every field of the config that differs from the plan."""
     told = [f"{key} is {made[key]} instead of {value}" for key, value in wanted.items() if not _same(made[key], value)]
     if told:
         raise StudyError(f"the config is not the one that was planned: {'; '.join(told)}")
 
 
 def _check_length(made: Config) -> None:
-    """Refuses what goes by the length of the whole run: a trunk has another one than the end points that leave it."""
+    """Refuses settings that depend on the length of the whole run: a trunk is longer than the end points that branch
+    off."""
     wrong = [
         f"{key} is {made[key]}"
         for key, bad in (
@@ -97,7 +99,7 @@ def _check_length(made: Config) -> None:
 
 
 def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: int) -> Config:
-    """What the arm trains, but for its rate, seed and budget. StudyError where it would not be what is planned."""
+    """The arm's config except learning rate, seed and budget. StudyError if it would differ from the plan."""
     base = scale["config"] if isinstance(scale["config"], str) else json.dumps(scale["config"])
     changes = list(_changes(recipe, scale, arm))
     try:

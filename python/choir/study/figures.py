@@ -1,4 +1,4 @@
-"""Figures: SVG by matplotlib, with text as text, and in the colours of the page that shows them."""
+"""Figures: SVG by matplotlib, with text as text, and in the colors of the report page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SETTINGS = {
 
 
 def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, what: str, first=lambda axes: 0) -> str:
-    """Estimates over the logarithm of x, a line for each name, with intervals where a `band` is wanted."""
+    """Estimates over the logarithm of x, one line per name, with intervals if `band` is set."""
     with plt.style.context(["default", _SETTINGS]):  # none of a matplotlibrc
         figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
         axes.set_xscale("log")
@@ -88,7 +88,7 @@ def losses(study: Study) -> str:
 
 
 def differences(study: Study) -> str:
-    """The same minus that of the first arm, with 95 % intervals of the blocked analysis."""
+    """Differences from the first arm, with 95 % intervals of the blocked analysis."""
     curves = {arm.name: [study.apart(i, steps) for steps in study.steps] for i, arm in enumerate(study.arms) if i}
     above = f"nats above {study.arms[0].name}{_BARS}"
     return _plot(_tokens(study), curves, True, _TOKENS, above, lambda axes: axes.axhline(0, color=_INK, linewidth=0.7))
@@ -113,7 +113,7 @@ def pairs(study: Study) -> str:
 
 
 def swept(study: Study) -> str:
-    """Final loss over what is swept, a line for each arm of the recipe."""
+    """Final loss over the swept value, one line per arm of the recipe."""
     curves: dict[str, list] = {}
     for arm, row in zip(study.arms, study.table(study.steps[-1])):
         curves.setdefault(arm.name.rsplit(", ", 1)[0], []).append(statistics.of_values(row))
@@ -122,7 +122,7 @@ def swept(study: Study) -> str:
 
 
 def all_of(study: Study) -> dict[str, str]:
-    """By their titles."""
+    """All figures by title."""
     if not np.isfinite(study.table(study.steps[-1])).any():
         return {}
     several, made = len(study.steps) > 1, {}

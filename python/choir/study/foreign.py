@@ -33,7 +33,7 @@ def _name(study: Study, arm: str, seed: int) -> Optional[str]:
 
 
 def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
-    """By text: `hash`, and by routing what KEPT names. Empty where nothing was evaluated."""
+    """By text: `hash`, and for each routing the values in KEPT. Empty if nothing was evaluated."""
     known = _name(study, arm, seed)
     found = study.store.get(known) if known else None
     if found is None:
@@ -68,7 +68,7 @@ def _hash(path: pathlib.Path) -> str:
 
 @dataclasses.dataclass
 class Reading(Sequel):
-    """One run on the texts that its file lacks."""
+    """The evaluation of one run on the texts that its stored result lacks."""
 
     texts: dict[str, pathlib.Path]  # of the recipe, by name, with HOME: the data
     lacking: list[str]
@@ -129,8 +129,7 @@ def by_topk(run: pathlib.Path, normalize_gates: Optional[bool] = None) -> Model:
 
 
 def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
-    """What the store lacks of the texts in DIRECTORY/NAME.txt. Refuses a text that is not there, or another
-    one."""
+    """The evaluations that the store lacks, of the texts in DIRECTORY/NAME.txt. Refuses a missing or changed text."""
     texts = {text: study.data if text == HOME else directory / f"{text}.txt" for text in study.recipe["texts"]}
     hashes = {}
     for text, path in texts.items():
@@ -154,7 +153,8 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
 
 
 def rows(study: Study) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: an arm by a routing a row, a text a column; means over seeds, and their deviation."""
+    """Table head and rows: one row per arm and routing, one column per text; means over seeds, and their standard
+    deviation."""
     made = []
     for arm in study.arms:
         found = [result(study, arm.name, seed) for seed in range(1, study.seeds + 1)]

@@ -1,4 +1,4 @@
-"""Many pieces of work at once, each on CPUs of its own, with one line that says how far all are and how long it takes."""
+"""Runs many jobs at once, each on separate CPUs, with one line that shows progress and remaining time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def duration(seconds: float) -> str:
 
 
 class Jobs:
-    """`count` workers (0: one a CPU), until all is done, the user stops it, or time.monotonic() is `deadline`."""
+    """`count` workers (0: one per CPU), until all work is done, the user stops it, or time.monotonic() reaches
+    `deadline`."""
 
     def __init__(self, runner: Runner, count: int, deadline: float) -> None:
         cpus = sorted(os.sched_getaffinity(0))
@@ -62,7 +63,7 @@ class Jobs:
             self._interrupt()
 
     def say(self, text: str) -> None:
-        """A text that stays, wrapped at the width of the terminal."""
+        """Prints a text that stays, wrapped at the width of the terminal."""
         if self._last:
             self._print("\r" + " " * self._last + "\r", sys.stderr, "")
         self._last = 0
@@ -79,7 +80,7 @@ class Jobs:
             self._print(text, sys.stderr)
 
     def run(self, what: str, works: Sequence[Work]) -> None:
-        """All of them; a failure is said, and the others go on. Raises Stopped."""
+        """Runs all work; a failure is reported, and the other work continues. Raises Stopped."""
         slots: queue.Queue[set[int]] = queue.Queue()
         for cpus in self._cpus:
             slots.put(cpus)
@@ -116,7 +117,7 @@ class Jobs:
             raise Stopped
 
     def _end(self, work: Work, error: BaseException | None) -> bool:
-        """Whether it was stopped."""
+        """Whether the work was stopped."""
         if isinstance(error, (StudyError, Error, OSError)):
             self.failed.append(work.arms[0])
             self.say(f"failed: {', '.join(work.arms)}: {error}")

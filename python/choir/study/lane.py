@@ -1,4 +1,5 @@
-"""A lane: one arm with one rate and one seed, from a trunk of constant rate to its cooled end points.
+"""A lane: one arm with one learning rate and one seed, from a trunk of constant learning rate to its cooled end
+points.
 
 The trunk is one run whose rate does not fall. For every budget it is left where the cooldown of that budget begins: a
 copy of its checkpoint goes on in a directory of its own with the rate falling, bit for bit as if it had been told so
@@ -22,12 +23,12 @@ from .store import Store, checksum, name
 
 
 def cooldown_steps(steps: int, share: float) -> int:
-    """The last steps of so many; the trunk has at least one."""
+    """Number of cooldown steps of a run with so many steps; the trunk has at least one step."""
     return min(steps - 1, round(steps * share))
 
 
 def end_config(base: dict[str, Any], rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
-    """The config of a cooled end point, of an arm's."""
+    """The config of an arm's cooled end point."""
     changed = {"learning_rate": rate, "seed": seed, "steps": steps, "cooldown_steps": cooldown_steps(steps, share)}
     return {**base, "train": {**base["train"], **changed}}
 
@@ -37,7 +38,7 @@ def _is_step(name: str) -> bool:
 
 
 def newest(run: pathlib.Path, most: float = float("inf")) -> int:
-    """The step of the newest checkpoint up to a step; 0: none."""
+    """The newest checkpoint's step that is at most `step`; 0: none."""
     found = [int(p.name) for p in (run / "checkpoints").glob("*") if _is_step(p.name)]
     return max((step for step in found if step <= most), default=0)
 
@@ -54,7 +55,7 @@ def last_step(run: pathlib.Path) -> int:
 
 
 def has_begun(run: pathlib.Path) -> bool:
-    """Whether there is something to resume: a run killed earlier leaves no more than settings, and is begun anew."""
+    """Whether the run can be resumed: a run killed early leaves only settings, and is started again."""
     return (run / "metrics.jsonl").exists() or newest(run) > 0
 
 
@@ -66,7 +67,7 @@ def _link(source: str, target: str) -> None:
 
 
 def branch(trunk: pathlib.Path, step: int, out: pathlib.Path) -> None:
-    """A run directory that goes on from a step of another."""
+    """Creates a run directory that continues from a step of another run."""
     new = out.with_name(f".{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     number = next(p.name for p in (trunk / "checkpoints").iterdir() if _is_step(p.name) and int(p.name) == step)
@@ -78,7 +79,7 @@ def branch(trunk: pathlib.Path, step: int, out: pathlib.Path) -> None:
 
 @dataclasses.dataclass
 class Lane(Work):
-    """What is missing of one arm, rate and seed. `ends`: configs of end points, the shortest first."""
+    """The missing runs of one arm, learning rate and seed. `ends`: configs of end points, the shortest first."""
 
     ends: list[dict[str, Any]]
     arms: list[str]  # that share it, for people

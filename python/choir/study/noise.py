@@ -1,5 +1,5 @@
-"""Before a study: how far apart runs of a config are that differ in their seed alone, or in nothing but their rounding,
-and what difference between two arms a number of seeds can resolve at that config."""
+"""Before a study: the differences between runs of a config that differ only in their seed, or only in rounding, and
+the difference between two arms that a number of seeds can detect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scale(config: str, out: pathlib.Path, seeds: int, tokens: Optional[Sequence[
 
 
 def told(losses: np.ndarray) -> str:
-    """What final losses [2,seeds] of runs as they are, and with other rounding, say."""
+    """The figures derived from final losses [2,seeds] of unchanged runs, and of runs with other rounding."""
     own, apart = losses[0], losses[1] - losses[0]
     if not np.isfinite(losses).all():
         raise StudyError("some runs are missing; the same command makes them")

@@ -1,5 +1,5 @@
-"""A run looked at closely: its loss by batch in pools of several sizes, of neighbours and of mixtures, less the causal
-loss of the same sequences. An evaluation by batch depends on its pool."""
+"""Details of a run: its loss with batch routing in pools of several sizes, of neighboring and of mixed sequences,
+minus the causal loss of the same sequences. An evaluation with batch routing depends on its pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = (512, 2048, 8192, 32768)  # tokens
 
 
 def measure(run: pathlib.Path, data: pathlib.Path, sequences: int = 1024, threads: int = 0) -> list[dict[str, Any]]:
-    """A row for every pool that as many sequences fill."""
+    """One row per pool size that the sequences can fill."""
 
     def evaluate(routing: str, batch: int, scattered: bool) -> dict[str, Any]:
         words = ["eval", run, "--data", data, "--routing", routing, "--batch", batch, "--sequences", sequences]

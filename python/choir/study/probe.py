@@ -20,7 +20,8 @@ BATCH, ROWS, RIDGE = 32, 12000, 1e-3
 
 
 def _rows(path: pathlib.Path, label: list[Any]) -> list[dict[str, str]]:
-    """Of JSON lines or TSV (tabs, no quoting; without a head columns have numbers); malformed ones are left out."""
+    """Rows of JSON lines or TSV (tabs, no quoting; without a header columns have numbers); malformed rows are
+    skipped."""
     lines = _files.read_text(path, given=True).rstrip("\n").split("\n")
     if path.suffix == ".jsonl":
         rows = [json.loads(line) for line in lines]
@@ -31,7 +32,7 @@ def _rows(path: pathlib.Path, label: list[Any]) -> list[dict[str, str]]:
 
 
 def texts(task: dict[str, Any], directory: pathlib.Path, split: str) -> tuple[list[str], np.ndarray]:
-    """What the task's template makes of each row that has a label, and the labels' numbers."""
+    """The template's text of each row that has a label, and the labels' indices."""
     path = next((directory / file for file in task["splits"][split] if (directory / file).exists()), None)
     if not path:
         raise StudyError(f"{directory}: has none of {', '.join(task['splits'][split])}")
@@ -96,7 +97,7 @@ def describe(task: str) -> dict[str, Any]:
 
 
 def accuracy(run: pathlib.Path, name: str, directory: pathlib.Path, threads: int) -> float:
-    """Of the probe, on the dev set of a task, read off a run's newest checkpoint."""
+    """The probe's accuracy on the dev set of a task, with features of a run's newest checkpoint."""
     task = describe(name)
     with Model.load(run, threads=threads) as model:
         model.routing = "threshold"

@@ -19,13 +19,14 @@ plugins: dict[str, bytes] = {}  # files of routers, which every command loads, a
 
 
 def load(files: list[str]) -> None:
-    """Files of routers, for every command."""
+    """Registers router files for every command."""
     for file in filter(os.path.isfile, map(os.path.abspath, files)):  # of others loading them says what is wrong
         plugins[file] = pathlib.Path(file).read_bytes()
 
 
 def _with_plugins(words: tuple[Any, ...] | list[Any]) -> list[str]:
-    """A command that loads them. Of a file that changed it would give what is then taken for the version of before."""
+    """A command that loads them. A changed file is refused, because its results would be attributed to the earlier
+    version."""
     for file, began in plugins.items():
         if pathlib.Path(file).read_bytes() != began:
             raise StudyError(f"{file}: has changed since the study began: run it again, which trains the router of now")
@@ -45,7 +46,7 @@ def _last_line(log: pathlib.Path) -> str:
 
 
 class Runner:
-    """Runs commands until somebody asks it to stop; then those that run are told to save and end. `backend`: of training."""
+    """Runs commands until a stop is requested; then running commands save and end. `backend`: of training."""
 
     def __init__(self, backend: str = "cpu") -> None:
         self.backend = backend
@@ -55,7 +56,7 @@ class Runner:
         self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
 
     def places(self, threads: int) -> list[Any]:
-        """Options of `choir train` that say what it runs on."""
+        """Options of `choir train` that set where it runs."""
         return ["--threads", threads, "--backend", self.backend]
 
     def stop(self) -> None:
@@ -65,7 +66,7 @@ class Runner:
                 process.send_signal(signal.SIGTERM)
 
     def run(self, words: list[Any], log: pathlib.Path, watch: Callable[[], None]) -> None:
-        """One command; `watch` is called about twice a second. What it prints goes to `log`."""
+        """Runs one command; `watch` is called about twice a second. Its output goes to `log`."""
         with open(_files.opened(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             with self._lock:
                 if self.stopping:

@@ -1,4 +1,4 @@
-"""Recipes and scales: JSON files, checked, and what they come to: the config of every arm."""
+"""Reads and checks recipes and scales (JSON files), and derives the config of every arm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def _root() -> pathlib.Path:
-    """Where configs/ and studies/ are: the source tree, or share/choir of what is installed."""
+    """The directory with configs/ and studies/: the source tree, or share/choir of an installation."""
     for place in HERE.parents:
         for root in (place, place / "share" / "choir"):
             if (root / "studies" / "scales.json").exists():
@@ -49,7 +49,7 @@ def _finite(text: str) -> float:
 
 
 def parsed(where: str, text: bytes) -> Any:
-    """Strict JSON: no key twice, and no number that is none."""
+    """Parses strict JSON: no duplicate keys, no NaN or infinity."""
     try:
         return json.loads(text.decode(), object_pairs_hook=_unique, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ def parsed(where: str, text: bytes) -> Any:
 
 
 def read(path: os.PathLike, given: bool = False) -> Any:
-    """A JSON file. given: a user named it."""
+    """Reads a JSON file. given: the user named it."""
     return parsed(str(path), _files.read(path, given=given))
 
 
@@ -67,7 +67,7 @@ def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """All text in it, names of fields too, with its place."""
+    """All strings in it, including names of fields, with their positions."""
     if isinstance(value, str):
         yield where, value
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -78,7 +78,7 @@ def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def check(path: os.PathLike, value: Any, schema: str) -> None:
-    """Refuses what the schema does not know, and text that a terminal would obey: file, field and value."""
+    """Refuses unknown keys and control characters, naming file, field and value."""
     for where, text in _texts(value):
         if not text.isprintable():
             raise StudyError(f"{path}: {where or 'the file'}: {ascii(text)} has characters that cannot be printed; leave them out")
@@ -90,7 +90,7 @@ def check(path: os.PathLike, value: Any, schema: str) -> None:
 
 
 def _meant(wrong: jsonschema.ValidationError) -> str:
-    """The known key that is nearest to one that the schema does not know."""
+    """The most similar known key for an unknown one."""
     if wrong.validator != "additionalProperties":
         return ""
     known = wrong.schema["properties"]
@@ -98,7 +98,7 @@ def _meant(wrong: jsonschema.ValidationError) -> str:
 
 
 def names() -> list[str]:
-    """Of the recipes that come with choir."""
+    """Names of the built-in recipes."""
     return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
 
 
@@ -107,7 +107,7 @@ _WITH_RIVAL = ("loss", "optimum", "steps", "seconds", "waiting", "growth", "step
 
 
 def check_recipe(path: os.PathLike, recipe: Any) -> None:
-    """Refuses what the schema does not know, and arms that are not there."""
+    """Refuses unknown keys, and references to arms that do not exist."""
     check(path, recipe, "recipe.schema.json")
     try:
         known = {arm.name for arm in arms(recipe)}
@@ -145,8 +145,8 @@ def _routers(recipe: dict[str, Any]) -> set[str]:
 
 
 def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
-    """The recipe with an arm more for each of these routers that none of its arms has, compared with the first arm: of
-    another name, so that a directory may hold both."""
+    """The recipe with an additional arm for each of these routers that no arm uses, compared with the first arm; it
+    has another name, so that one directory may contain both."""
     first, made = recipe["arms"][0], copy.deepcopy(recipe)
     routers = [name for name in routers if name not in _routers(recipe)]
     made["name"] = "-with-".join([recipe["name"], *(re.sub("[^a-z0-9]+", "-", name.lower()) for name in routers)])
@@ -162,7 +162,7 @@ def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
 
 
 def load(name: str, own: Sequence[str] = ()) -> dict[str, Any]:
-    """A recipe by its name, or a file. own: routers that are arms more."""
+    """Loads a recipe by name, or a file. own: routers of additional arms."""
     path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
     if not path.exists():
         raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}{nearest(name, names())}")

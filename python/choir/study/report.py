@@ -1,4 +1,4 @@
-"""What a study found: one page of HTML, its figures, a table for documents, and twenty lines for the terminal."""
+"""The results of a study: an HTML page, its figures, a table for documents, and twenty lines for the terminal."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def uneven(study: Study) -> dict[str, tuple[float, float]]:
 
 
 def served(study: Study) -> str:
-    """The sentence on arms that are served at another cost; empty: there is none."""
+    """The sentence on arms whose served cost differs; empty: there is none."""
     told = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
     return f"Comparisons with these arms are not at equal FLOPs; experts per token: {', '.join(told)}" if told else ""
 
@@ -130,7 +130,7 @@ def _both(finals: list[dict[str, Any]], key: str) -> str:
 
 
 def _reuse(finals: list[dict[str, Any]]) -> str:
-    """Locality as served; results of versions before 0.6 have none."""
+    """Locality as served; results of versions before 0.6 do not have it."""
     found = [f["causal"].get("locality") for f in finals]
     if not found or None in found:
         return "-"
@@ -181,7 +181,7 @@ def rate_rows(study: Study) -> list[list[str]]:
 
 
 def power(study: Study) -> Optional[str]:
-    """Before a run: the difference that its seeds would find."""
+    """Before a run: the difference that its seeds can detect."""
     deviation, arms = study.scale.get("deviation"), len(study.arms)
     if not deviation or study.seeds < 2 or arms < 2:
         return None
@@ -194,7 +194,7 @@ def power(study: Study) -> Optional[str]:
 
 
 def power_seen(study: Study) -> Optional[str]:
-    """After a run: the same from the spread of its own seeds."""
+    """After a run: the same, from the observed spread of its seeds."""
     apart = [study.apart(i, study.steps[-1]) for i in range(1, len(study.arms))]
     known = [one for one in apart if one and one.freedom > 0]
     if not known:
@@ -207,7 +207,7 @@ def power_seen(study: Study) -> Optional[str]:
 
 
 def answer(f: Finding) -> str:
-    """One sentence that a claim's numbers answer it with."""
+    """A one-sentence answer with a claim's numbers."""
     if not f.estimate:
         return f"No result for the claim \"{f.claim['text']}\" ({f.verdict})."
     unit, rival, arm = UNITS[f.claim["kind"]], f.claim.get("rival"), f.claim["arm"]
@@ -224,13 +224,14 @@ def answer(f: Finding) -> str:
 
 
 def applicable(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """The table without the columns that have no value in any row."""
+    """The table without columns that have no value in any row."""
     kept = [i for i in range(len(head)) if not rows or any(row[i] not in ("", "-", "- / -") for row in rows)]
     return [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    """Columns of sentences wrap, those of numbers do not. On a narrow screen a row is a card of names and values."""
+    """A table whose text columns wrap, and whose number columns do not. On a narrow screen a row is a card of names
+    and values."""
     head, rows = applicable(head, rows)
     sentences = [any(re.search("[a-z]{3} [a-z]{2}", row[i]) and "(" not in row[i] for row in rows) for i in range(len(head))]
     kind = [" class=text" if wraps else "" for wraps in sentences]

@@ -1,4 +1,4 @@
-"""The fields that recipes and scales set: their whole paths, and those that they may not set, because the study does."""
+"""The fields that recipes and scales set: their full paths, and the fields that only the study sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TUNED = {
 
 
 def path_of(key: str) -> str:
-    """The whole path of a field, whose end `key` may be. ArgumentError: there is none."""
+    """The full path of a field, of which `key` may be the end. ArgumentError: no such field."""
     try:
         return Config.describe(key).key
     except ArgumentError:
@@ -38,7 +38,7 @@ def path_of(key: str) -> str:
 
 
 def _check_fields(where: str, fields: Any, determined: dict[str, str]) -> None:
-    """Refuses keys of a 'set' or 'times' that no field has, that another key names, too, or that the study determines."""
+    """Refuses keys of 'set' or 'times' that are not fields, that occur twice, or that the study determines."""
     paths: dict[str, str] = {}
     for key in fields:
         try:
@@ -58,12 +58,12 @@ def _check_change(where: str, change: dict[str, Any], determined: dict[str, str]
 
 
 def check_scale(path: Any, scale: dict[str, Any]) -> None:
-    """Refuses a scale whose 'set' names no field, or one that a study determines."""
+    """Refuses a scale whose 'set' names an unknown field, or one that a study determines."""
     _check_change(f"{path}: ", scale, _DETERMINED)
 
 
 def check_recipe(path: Any, recipe: dict[str, Any]) -> None:
-    """The same of a recipe, its arms, its sweep and what it fine-tunes with."""
+    """Does the same for a recipe, its arms, its sweep and its fine-tuning."""
     own = {**_DETERMINED, **({"train.batch_sequences": "'batch_tokens'"} if "batch_tokens" in recipe else {})}
     _check_change(f"{path}: ", recipe, own)
     sweep = recipe.get("sweep", {})

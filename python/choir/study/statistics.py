@@ -20,7 +20,7 @@ POWER, LEVEL = 0.8, 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A mean with its standard error and degrees of freedom; of `count` seeds or rounds."""
+    """A mean with its standard error and degrees of freedom, over `count` seeds or rounds."""
 
     mean: float
     error: float
@@ -35,7 +35,7 @@ class Estimate:
         return dataclasses.replace(self, mean=-self.mean)
 
     def p(self, null: float = 0.0) -> float:
-        """Two-sided, against a mean of `null`."""
+        """Two-sided p value against a mean of `null`."""
         if not self.freedom > 0:
             return 1.0
         if self.error == 0:
@@ -57,12 +57,12 @@ class Estimate:
         return float(min(1, 2 * stats.t.cdf(min(below, above), self.freedom)))
 
     def detectable(self) -> float:
-        """The effect that would have been seen with the probability POWER."""
+        """The effect that would be detected with the probability POWER."""
         return detectable(self.error * math.sqrt(self.count), self.count, self.freedom)
 
 
 def of_values(values: Sequence[float], floor: float = 0.0) -> Optional[Estimate]:
-    """Mean of independent numbers. `floor`: the least deviation that is believed. None: there are none."""
+    """The mean of independent numbers. `floor`: the minimum standard deviation. None: there are no numbers."""
     kept = np.asarray([v for v in values if np.isfinite(v)], float)
     if not len(kept):
         return None

@@ -1,5 +1,5 @@
-"""The store of results: a file of JSON lines a study, a line a finished run. A study takes what is there and runs only
-what is missing.
+"""The store of results: one file of JSON lines per study, one line per finished run. A study uses stored results and
+runs only the missing ones.
 
 A result is known by what was computed: its name has a checksum of the config and of the data, and a result whose content
 does not have that checksum is refused. Of two lines with one name the later counts. Files are committed; checkpoints are
@@ -61,7 +61,7 @@ def _later() -> dict[str, Any]:
 
 
 def _called(config: dict[str, Any], names: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """The config with other names of fields."""
+    """The config with another version's names of fields."""
     return {
         part: {names.get(part, {}).get(k, k): v for k, v in fields.items()} if isinstance(fields, dict) else fields
         for part, fields in config.items()
@@ -69,7 +69,7 @@ def _called(config: dict[str, Any], names: dict[str, dict[str, str]]) -> dict[st
 
 
 def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """Fields without those that came later and say what was so before."""
+    """The fields without later ones whose value means the earlier behavior."""
     return {
         k: _as_then(v, later.get(k, {})) if isinstance(v, dict) else v
         for k, v in fields.items()
@@ -123,7 +123,7 @@ class Store:
         self._kept: dict[str, Any] = {}
 
     def _all(self) -> dict[str, Any]:
-        """By name, every result that is there now."""
+        """All present results by name."""
         paths = sorted([*self.directory.glob("*.json"), *self.directory.glob("*.jsonl")])
         state = [(path, stat.st_ino, stat.st_mtime_ns, stat.st_size) for path in paths for stat in [path.lstat()]]
         if state != self._state:
@@ -141,12 +141,13 @@ class Store:
         return [one for _, one in sorted(self._all().items()) if one.get("format") == "choir-result"]
 
     def add(self, name: str, result: dict[str, Any]) -> None:
-        """A line more, after the last whole one."""
+        """Appends a line after the last complete one."""
         _files.directory(self.directory)
         _files.append(self.file, json.dumps({"name": name, "result": result}, separators=(",", ":")))
 
     def take(self, config: dict[str, Any], data_hash: str) -> Optional[dict[str, Any]]:
-        """The result of a config on some data; None where there is none. What does not match is refused."""
+        """The result of a config on some data; None if there is none. A result that does not match its name is
+        refused."""
         result = self.get(name(config, data_hash))
         if result is not None:
             self._check(self.directory / name(config, data_hash), result, config, data_hash)
@@ -171,7 +172,7 @@ class Store:
 
 
 def _check_router(run: pathlib.Path, router: str) -> None:
-    """Refuses a run that another version of a plug-in's router trained than the one that this process has loaded."""
+    """Refuses a run whose plug-in router was trained with another version than the loaded one."""
     version = plugin.version_of(router)
     for weights in sorted(run.glob("checkpoints/*/model.safetensors")) if version else []:
         trained = plugin.trained_version(weights)
@@ -183,7 +184,7 @@ def _check_router(run: pathlib.Path, router: str) -> None:
 
 
 def _lines(path: pathlib.Path) -> dict[str, Any]:
-    """A last line that has no end was being written when the process was killed."""
+    """Lines of a file; a last line without an end was being written when the process was killed, and is ignored."""
     found = {}
     for number, line in enumerate(_files.read(path, _files.TEXT_LIMIT).split(b"\n")[:-1], 1):
         one = parsed(f"{path}:{number}", line)
@@ -194,7 +195,7 @@ def _lines(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Over MoE layers: shares of tokens by number of experts, and what experts were asked for."""
+    """Statistics over MoE layers: shares of tokens by number of experts, and the demand for experts."""
     tokens = sum(layer["tokens"] for layer in layers)
     most = max((len(layer["histogram"]) for layer in layers), default=0)
     histogram = np.zeros(most)
@@ -226,14 +227,14 @@ def evaluation(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _locality(found: Optional[dict[str, Any]]) -> dict[str, Any]:
-    """Of a causal routing: experts that a token shares with the previous one, and hits of caches (docs/locality.md)."""
+    """Locality of a causal routing: experts shared with the previous token, and cache hits (docs/locality.md)."""
     if not found:
         return {}
     return {"locality": {**{key: found[key] for key in ("reuse", "lru")}, "shuffled": {key: found["shuffled"][key] for key in ("reuse", "lru")}}}
 
 
 def of_run(run: pathlib.Path) -> dict[str, Any]:
-    """What a run directory comes to, once it has all its steps."""
+    """The result of a run directory that has all its steps."""
     lines, times = runs.lines(run), runs.lines(run, "timing.jsonl")
     evaluations = [line for line in lines if line.get("event") == "eval"]
     started = [line for line in lines if line.get("event") == "run"]

@@ -1,4 +1,4 @@
-"""A study: a recipe at a scale, on some data, in a directory; what of it is in the store, and what is missing."""
+"""A study: a recipe at a scale, on some data, in a directory; its stored results, and its missing runs."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class Study:
 
     @property
     def measure(self) -> str:
-        """What held-out losses are; a bound is not to be compared with a loss as if it were one."""
+        """The name of held-out losses; a bound must not be compared with a loss."""
         objective = self._configs[self.arms[0].name]["train"]["objective"]
         known = {"next_token": "causal loss", "masked_diffusion": "upper bound"}
         return known.get(objective, "loss of masked tokens")
 
     @functools.cached_property
     def steps(self) -> list[int]:
-        """Of every budget."""
+        """Steps of every budget."""
         each = self.step_tokens(self.arms[0].name)
         return sorted({max(1, tokens // each) for tokens in self.budgets})
 
@@ -96,7 +96,8 @@ class Study:
         return self.store.take(self.end(arm, rate, seed, steps), self.facts["hash"])
 
     def rates(self, arm: str) -> list[tuple[float, float]]:
-        """Rates that were tried for the arm whose rate it takes, with their losses: NaN where there is none."""
+        """Learning rates tried for the arm that determines this arm's learning rate, with their losses; NaN if
+        missing."""
         owner = next(a.rate_of for a in self.arms if a.name == arm)
         found = []
         for rate in self.scale["rates"]:
@@ -112,7 +113,7 @@ class Study:
         return [rate for rate, loss in self.rates(arm) if not math.isfinite(loss)]
 
     def rate(self, arm: str) -> Optional[float]:
-        """The rate of an arm; None while it is not known."""
+        """The learning rate of an arm; None if not known yet."""
         if len(self.scale["rates"]) == 1:
             return self.scale["rates"][0]
         rates, losses = zip(*self.rates(arm))
@@ -134,7 +135,7 @@ class Study:
         return np.array([[value(arm.name, seed) for seed in seeds] for arm in self.arms], float)
 
     def apart(self, arm: int, steps: int) -> Optional[statistics.Estimate]:
-        """How much higher the arm of that number ends than the first one."""
+        """How much higher the final loss of arm number `arm` is than the first arm's."""
         weights = np.zeros(len(self.arms))
         weights[0], weights[arm] = -1, 1
         return statistics.contrast(self.table(steps), weights, self.scale.get("chaos", 0.0))
@@ -144,16 +145,16 @@ class Study:
         return self.result(arm, rate, seed, steps or self.steps[-1]) if rate else None
 
     def finals(self, arm: str) -> list[dict[str, Any]]:
-        """Final results of all finished seeds, at the largest budget."""
+        """Final results of all finished seeds at the largest budget."""
         return [found for seed in range(1, self.seeds + 1) if (found := self.final(arm, seed))]
 
     def longest(self, arm: str, seed: int) -> Optional[dict[str, Any]]:
-        """The config of the arm's longest cooled run; None while its rate is not known."""
+        """The config of the arm's longest cooled run; None if its learning rate is not known yet."""
         rate = self.rate(arm)
         return self.end(arm, rate, seed, self.steps[-1]) if rate else None
 
     def trained(self, arm: str, seed: int, need: str) -> pathlib.Path:
-        """That run; refuses where the store has its result alone. need: "texts need", for example."""
+        """That run; refuses if only its result is in the store. need: "texts need", for example."""
         run = self.out / "runs" / name(self.longest(arm, seed), self.facts["hash"])
         if not newest(run):
             raise StudyError(f"{run} is not on this machine: {need} the run itself, not its result alone")
@@ -162,7 +163,7 @@ class Study:
     # ---- what is missing ----
 
     def lanes(self, runner: Runner, searching: bool) -> list[Lane]:
-        """Everything that the store lacks: of the search for rates, or of the runs themselves."""
+        """All missing work: of the search for learning rates, or of the runs themselves."""
         wanted: dict[str, Lane] = {}
         for seed in range(1, 2 if searching else self.seeds + 1):
             for arm in self.arms:
@@ -233,7 +234,7 @@ class Study:
 
 @dataclasses.dataclass
 class Sequel(Work):
-    """What is done with the longest cooled run of an arm and seed: `what`, for people."""
+    """Work on the longest cooled run of an arm and seed; `what` describes it."""
 
     study: Study
     arm: str

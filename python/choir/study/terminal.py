@@ -1,4 +1,4 @@
-"""What reaches a terminal: control characters in names and texts of recipes are shown, not obeyed."""
+"""Output to a terminal: control characters in names and texts of recipes are escaped."""
 
 import os
 import re
@@ -18,7 +18,8 @@ def _shown(found: re.Match) -> str:
 
 
 class Shown:
-    """A stream that shows them. A carriage return before or behind everything is that of a line of progress."""
+    """A stream that escapes control characters. A carriage return at the beginning or end belongs to a progress
+    line."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -35,12 +36,12 @@ class Shown:
 
 
 def width() -> int:
-    """Columns of the terminal; 80 where the output is not one."""
+    """Width of the terminal in columns; 80 if the output is not a terminal."""
     return shutil.get_terminal_size((80, 24)).columns
 
 
 def fill(text: str, indent: str = "") -> str:
-    """Each line of a text wrapped at that width, but never within a word; lines that it goes on with are indented."""
+    """Wraps each line of a text at that width, never within a word; continuation lines are indented."""
     wrap = textwrap.TextWrapper(
         width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
@@ -48,7 +49,8 @@ def fill(text: str, indent: str = "") -> str:
 
 
 def guard() -> None:
-    """From now on both streams, where they are a terminal; elsewhere names that are no UTF-8 go out as they are."""
+    """Escapes both streams from now on if they are terminals; elsewhere, names that are not UTF-8 are printed
+    unchanged."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="surrogateescape")
     if sys.stdout.isatty():
@@ -58,7 +60,7 @@ def guard() -> None:
 
 
 def nobody_reads(stream) -> None:
-    """What still goes into a pipe that was closed goes nowhere."""
+    """Discards further output to a closed pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

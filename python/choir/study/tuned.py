@@ -25,7 +25,7 @@ KINDS = {"accuracy": "Fine-tuned: accuracy in %", "probe": "A linear probe, befo
 
 
 def _settings(study: Study, task: str) -> dict[str, Any]:
-    """What decides an accuracy beside its parent."""
+    """Settings that determine an accuracy, besides the parent."""
     tune, scale = study.recipe["tune"], study.scale.get("tune")
     if not scale:
         raise StudyError(f"scale '{study.scale['name']}' has no \"tune\": steps, evaluations, rows")
@@ -67,7 +67,7 @@ def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, A
 
 @dataclasses.dataclass
 class Tuning(Sequel):
-    """On a task, whose name is `what`."""
+    """Fine-tuning on a task with the name `what`."""
 
     runner: Runner
     tasks: pathlib.Path
@@ -137,7 +137,7 @@ def table(study: Study, what: str) -> np.ndarray:
 
 
 def rows(study: Study, what: str) -> tuple[list[str], list[list[str]]]:
-    """Head and rows: a task a row, an arm a column, the paper's accuracies beside it where it has one."""
+    """Table head and rows: one row per task, one column per arm, with the paper's accuracies if it has any."""
     paper = study.recipe["tune"].get("paper", {}) if what == "accuracy" else {}
     head = ["task", *(arm.name for arm in study.arms), *(f"paper, {name}" for name in paper)]
     made = []

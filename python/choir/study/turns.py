@@ -1,5 +1,5 @@
-"""Step times, in turns: round after round over all arms, so that whatever else the machine does falls on all alike. What
-runs themselves took says nothing: they shared the machine."""
+"""Step times, measured in alternating rounds over all arms, so that other load of the machine affects all arms alike.
+The speed of the runs themselves is not comparable: they shared the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def file_of(study: Study) -> pathlib.Path:
 
 
 def read(study: Study) -> dict[str, list[float]]:
-    """Seconds of a step by arm, round by round; empty where nothing was timed."""
+    """Seconds per step by arm and round; empty if nothing was timed."""
     path = file_of(study)
     if not path.exists():
         return {}

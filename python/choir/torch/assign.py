@@ -15,8 +15,9 @@ COARSER, ROWS_LEAST, SHARE_LEAST = 4, 256, 4
 
 
 class _Level(NamedTuple):
-    """A problem on every `stride`-th token: scores [rows,nodes], what each row may take, and what each expert is to take. Where
-    rows may keep room, it is a node too, of score 0; where loads are balanced, a last row without scores rounds them up."""
+    """A problem on every `stride`-th token: scores [rows,nodes], the capacity of each row, and the load of each
+    expert. If rows may keep unused capacity, this is an additional node of score 0; if loads are balanced, a last row
+    without scores rounds them up."""
 
     score: np.ndarray
     room: np.ndarray
@@ -39,8 +40,8 @@ def _level(scores: np.ndarray, k: int, cap: int, stride: int) -> _Level:
 
 
 def _best_of_rows(level: _Level, beta: np.ndarray) -> np.ndarray:
-    """[rows,nodes] bool: each row's best experts at the prices, of equal ones the lower; where it may keep room, only those that
-    are worth more than nothing."""
+    """[rows,nodes] bool: each row's best experts by score minus price, of equal ones the lower; if a row may keep
+    unused capacity, only experts with a positive difference."""
     e = level.score.shape[1] - level.keeps_room
     worth = level.score[:, :e] - beta[:e]
     order = np.argsort(-worth, 1, kind="stable")
@@ -51,8 +52,8 @@ def _best_of_rows(level: _Level, beta: np.ndarray) -> np.ndarray:
 
 
 class _Flow:
-    """Rows move along shortest paths from nodes that hold too many to nodes that hold too few. Prices stay such that no move
-    gains anything."""
+    """Moves rows along shortest paths from overloaded nodes to underloaded ones. Prices are kept such that no single
+    move gains."""
 
     def __init__(self, level: _Level, beta: np.ndarray):
         self.score, self.beta, self.taken = level.score, beta, _best_of_rows(level, beta)
@@ -71,7 +72,7 @@ class _Flow:
         return np.flatnonzero(self.room > 0 if node == self.slot else self.taken[:, node])
 
     def _refresh(self, node: int) -> None:
-        """The cheapest move out of a node into each other one, and a row that makes it."""
+        """Finds the cheapest move from a node to each other one, and a row for it."""
         self.stale[node] = False
         rows = self._rows_of(node)
         self.cost[node], self.carrier[node] = np.inf, -1
@@ -81,7 +82,7 @@ class _Flow:
             self.cost[node], self.carrier[node] = loss[least, np.arange(self.nodes)], rows[least]
 
     def _search(self, source: int) -> Optional[int]:
-        """The nearest node that holds too few; prices then account for the way there."""
+        """Finds the nearest underloaded node, and updates prices by the distances."""
         distance = np.full(self.nodes, np.inf)
         distance[source], settled = 0.0, np.zeros(self.nodes, bool)
         self.previous = np.full(self.nodes, -1)
@@ -100,7 +101,7 @@ class _Flow:
             distance[nearer], self.previous[nearer] = there[nearer], u
 
     def _carriers(self, u: int, v: int, cost: float, most: int) -> np.ndarray:
-        """Up to `most` rows that can go from u to v at that cost."""
+        """At most `most` rows that can move from u to v at that cost."""
         if most == 1 and not self.stale[u]:
             return self.carrier[u, v : v + 1].copy()
         rows = self._rows_of(u)
@@ -120,7 +121,7 @@ class _Flow:
             self.stale[self.slot] = True
 
     def _augment(self, source: int, target: int) -> None:
-        """Along the path as much as its ends, and moves of the same cost, allow."""
+        """Moves as many rows along the path as its ends, and moves of the same cost, allow."""
         steps, v = [], target
         while v != source:
             steps.append((int(self.previous[v]), v, self.cost[self.previous[v], v]))
@@ -162,17 +163,17 @@ def _exact(scores: np.ndarray, k: int, cap: int) -> tuple[np.ndarray, np.ndarray
 
 
 def capped(scores: np.ndarray, k: int, cap: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every expert takes k tokens, and a token is taken by at most `cap` experts."""
+    """Every expert has k tokens, and a token at most `cap` experts."""
     return _exact(scores, k, cap)
 
 
 def balanced(scores: np.ndarray) -> np.ndarray:
-    """Every token has one expert, and loads differ by one at most."""
+    """Every token has one expert, and loads differ by at most one."""
     return _exact(scores, 0, 0)[0]
 
 
 def _top(value: np.ndarray, k: int) -> np.ndarray:
-    """Each expert's k largest, of equal ones the lower token."""
+    """Each expert's k largest scores, of equal ones the lower token."""
     order = np.argsort(-value, axis=0, kind="stable")[:k]
     taken = np.zeros(value.shape, bool)
     np.put_along_axis(taken, order, True, 0)
@@ -203,8 +204,9 @@ def dykstra(scores: np.ndarray, k: int, cap: int, weight: float, iterations: int
 
 
 def best_pairs(scores: np.ndarray, total: int, room: int, cap: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The `total` best pairs of token and expert, best first, but for those whose expert holds `room` or whose token has `cap`
-    already. Returns taken [n,e], cut-offs [e], demand [e] and the number of pairs that were passed over."""
+    """The `total` best pairs of token and expert, best first, skipping pairs whose expert already has `room` tokens
+    or whose token has `cap` experts. Returns the assignment [n,e], cut-offs [e], demand [e] and the number of skipped
+    pairs."""
     (n, e), taken = scores.shape, np.zeros(scores.shape, bool)
     held, had, demand, cutoffs, last, dropped = [0] * e, [0] * n, [0] * e, [math.inf] * e, math.inf, 0
     order = np.argsort(-scores, axis=None, kind="stable")

@@ -1,4 +1,4 @@
-"""What PyTorch is doing, asked the way its release has it: 1.13 (Debian 12) to today's."""
+"""Queries of PyTorch's state that depend on its release: from 1.13 (Debian 12) to the newest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def autocast_dtype(device: str) -> Optional[torch.dtype]:
-    """The type that autocast gives products on devices of that type; None where it is off."""
+    """The type of products under autocast on devices of that type; None if autocast is off."""
     if hasattr(torch, "get_autocast_dtype"):
         on = device != "meta" and torch.is_autocast_enabled(device)
         return torch.get_autocast_dtype(device) if on else None
@@ -39,7 +39,7 @@ def compiling() -> bool:
 
 
 def transformed(tensor: Tensor) -> bool:
-    """Within vmap or func.grad, which let no module change its buffers."""
+    """Whether vmap or func.grad is active, in which no module may change its buffers."""
     functorch = getattr(torch._C, "_functorch", None)
     if compiling() or functorch is None:
         return False
@@ -47,14 +47,14 @@ def transformed(tensor: Tensor) -> bool:
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the host may ask for a value: not of tensors that stand for others, and not while a CUDA graph is captured."""
+    """Whether values are available on the host: not for fake tensors, and not while a CUDA graph is captured."""
     if compiling() or exporting() or type(tensor) is not Tensor or tensor.is_meta or transformed(tensor):
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def constant(function: Callable) -> Callable:
-    """The function as compiled code sees it: called when the code is compiled, and its result kept."""
+    """A function that compiled code calls only during compilation, as a constant."""
     mark = getattr(getattr(torch, "compiler", None), "assume_constant_result", None)
     return function if mark is None else mark(function)
 
@@ -77,7 +77,7 @@ def grouped_types() -> frozenset:
 
 
 def again() -> bool:
-    """Within a backward pass, where activation checkpointing computes a forward once more."""
+    """Whether activation checkpointing recomputes a forward within a backward pass."""
     task = getattr(torch._C, "_current_graph_task_id", None)
     return task is not None and not compiling() and task() != -1
 

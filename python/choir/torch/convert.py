@@ -33,7 +33,7 @@ TOLD = "choir_told"  # the keyword by which a model's forward tells its blocks w
 
 
 class _TheirExperts(Experts):
-    """Experts whose weights are the block's own: gate_up_proj [e,2h,d] and down_proj [e,d,h]."""
+    """Experts that use the weights of the replaced block: gate_up_proj [e,2h,d] and down_proj [e,d,h]."""
 
     def __init__(self, theirs: nn.Module, gate_on: str):
         nn.Module.__init__(self)
@@ -48,7 +48,8 @@ class _TheirExperts(Experts):
 
 @functools.lru_cache(None)
 def _recorded(theirs: type) -> type:
-    """A Gate of transformers' own kind of router too, whose outputs it records (output_router_logits)."""
+    """A Gate that also has the type of transformers' router, whose outputs transformers records
+    (output_router_logits)."""
 
     def pickled(self, protocol):
         return _unpickled, (theirs,), self.__dict__.copy()
@@ -62,8 +63,8 @@ def _unpickled(theirs: type) -> nn.Module:
 
 
 class _Converted(MoE):
-    """The layer in a block's place. told: who is padding, the routes to take, and the positions of packed sequences,
-    as the model's forward was given them."""
+    """The layer that replaces a block. told: the padding, the forced routes, and the positions of packed sequences,
+    from the arguments of the model's forward."""
 
     told: Optional[tuple] = None
     noise = 0.0
@@ -86,8 +87,8 @@ HOOKS += ("_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hook
 
 
 def _hand_on(before: nn.Module, now: nn.Module) -> None:
-    """The hooks of the replaced module, with the handles that remove them, and accelerate's, which moves inputs and loads
-    offloaded weights."""
+    """Moves the hooks of the replaced module, with the handles that remove them, and accelerate's, which moves inputs
+    and loads offloaded weights."""
     now.__dict__.update({kind: before.__dict__[kind] for kind in HOOKS})
     _hand_on_loading(before, now)
 

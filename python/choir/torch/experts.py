@@ -1,4 +1,4 @@
-"""The modules that hold a layer's weights: the one of scores, the experts, and experts that every token has."""
+"""Modules with a layer's weights: of the router, of its experts, and of shared experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .request import Sent
 
 
 class Means(nn.Module):
-    """A module whose buffers `means` stay float32 when weights do not: a mean in bf16 would stand still."""
+    """A module whose buffers `means` stay float32 in models of other types: a running mean in bf16 would not change."""
 
     means: Sequence[str] = ()
 
@@ -35,7 +35,7 @@ class Means(nn.Module):
 
 
 class _Linear(nn.Linear):
-    """Fresh, its weight is normal, of variance 1 / fan_in."""
+    """A Linear whose initial weight is normal, of variance 1 / fan_in."""
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.in_features**-0.5)
@@ -61,9 +61,9 @@ class Dense(nn.Module):
 
 
 class Gate(Means, _Linear):
-    """The weight of scores [e,d], in which each row is an expert: rows [n,d] to logits [n,e], in the rows' type whatever
-    the weight's. A Linear, which adapters (LoRA), quantizers and FSDP policies find. learned: False makes the weight a
-    buffer. centroids: it is means of tokens."""
+    """The router's weight [e,d], one row per expert: maps rows [n,d] to logits [n,e] of the rows' type, whatever the
+    weight's. A Linear, so that adapters (LoRA), quantizers and FSDP policies find it. learned: False makes the weight
+    a buffer. centroids: rows are means of tokens."""
 
     def __init__(self, d_model: int, experts: int, learned: bool, centroids: bool, **at):
         super().__init__(d_model, experts, bias=False, **at)
@@ -79,7 +79,7 @@ class Gate(Means, _Linear):
 
 
 def reads_any(gate: nn.Module) -> bool:
-    """Whether rows may have another type than the weight: of a Gate, also one within an adapter."""
+    """Whether rows may have another type than the weight: true for a Gate, also within an adapter."""
     return isinstance(gate, Gate) or any(isinstance(module, Gate) for module in gate.modules())
 
 

@@ -12,7 +12,7 @@ OPTIONS = frozenset(("score", "normalize_gates", "gate_on", "z_loss_weight"))  #
 
 
 def scores_of(options: Any, logits: Tensor) -> Tensor:
-    """What the router reads of logits [n,e]."""
+    """The router's scores from logits [n,e]."""
     if options.reads_logits:
         return logits
     if nulls := options.null_experts:
@@ -22,7 +22,8 @@ def scores_of(options: Any, logits: Tensor) -> Tensor:
 
 
 def z_loss(q: Any, scores: Tensor, logits: Tensor) -> Optional[Tensor]:
-    """None: there is none. Mean square of log sum exp of the logits of valid tokens; scores that were given have no logits."""
+    """The mean square of log sum exp of the logits of valid tokens; None: no weight, or scores were given without
+    logits."""
     if not q.options.z_loss_weight or (logits is scores and not q.options.reads_logits):
         return None
     squares = torch.logsumexp(logits, 1) ** 2

@@ -1,5 +1,5 @@
-"""Choices that are made on the CPU, of one pool: by libchoir's solvers or, without libchoir, by the same in NumPy (assign.py); by
-plug-ins; and by random numbers."""
+"""Assignments made on the CPU, of one pool: by libchoir's solvers or, without libchoir, by the same in NumPy
+(assign.py); by plug-ins; and by random numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was chosen for n tokens and e experts."""
+    """The assignment of n tokens to e experts."""
 
     taken: np.ndarray
     """[n,e] bool"""
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 @functools.lru_cache(1024)
 def _read(router: str) -> tuple[Router, dict[str, Any], dict[str, Any]]:
-    """The router, all of its options, and those that were given."""
+    """The router, all of its options, and the given ones."""
     name, number, version, given = json.loads(router)
     found = find(name) if number < 0 else plugin.definition_of(name, number, version).router
     return found, _options.values_of(found, given), given
@@ -54,7 +54,7 @@ def adds_loss(router: str) -> bool:
 
 
 def choose(call: Call, scores: np.ndarray, valid: np.ndarray) -> Choice:
-    """scores [n,e] float32, finite; valid [n] bool: who takes part."""
+    """scores [n,e] float32, finite; valid [n] bool: False for padding."""
     router, values, given = _read(call.router)
     if router.name == "random":
         return _drawn(call, values, scores.shape[1], valid)
@@ -71,7 +71,7 @@ def choose(call: Call, scores: np.ndarray, valid: np.ndarray) -> Choice:
 
 
 def moved(router: str, demand: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """What `observe` of a plug-in makes of its state [e] float64 after a step, of which experts took demand [e] int64."""
+    """The state [e] float64 of a plug-in after a step with demand [e] int64, by its `observe`."""
     found, values, _ = _read(router)
     return plugin.definition_of(found.name, found.number, found.version).moved(values, demand, state)
 
@@ -83,12 +83,12 @@ def _drawn(call: Call, values: dict[str, Any], e: int, valid: np.ndarray) -> Cho
 
 
 def _serves(router: Router, call: Call) -> bool:
-    """Whether the call goes by thresholds, which are compared with the plug-in's ranking."""
+    """Whether the call uses thresholds, which are compared with the plug-in's ranking."""
     return router.has_ranking and call.state is not None
 
 
 def _own(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
-    """A plug-in in Python."""
+    """Calls a plug-in in Python."""
     own, e = plugin.definition_of(router.name, router.number, router.version), scores.shape[1]
     asked = own.call(values, valid, e, call.training, layer=call.layer, seed=call.seed)
     if _serves(router, call):
@@ -100,7 +100,7 @@ def _own(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray,
 
 
 def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
-    """By libchoir: a solver, or a plug-in in C."""
+    """Calls libchoir: a solver, or a plug-in in C."""
     from ..routing import Request
 
     n, e = scores.shape
@@ -138,7 +138,7 @@ def _floored(scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 
 def _assigned(router: Router, call: Call, values: dict[str, Any], scores: np.ndarray, valid: np.ndarray) -> Choice:
-    """By the solvers in NumPy."""
+    """Calls the solvers in NumPy."""
     (n, e), o = scores.shape, values
     rows, count = scores[valid], int(valid.sum())
     factor = o["capacity_factor"] if call.training or not o["eval_capacity_factor"] else o["eval_capacity_factor"]

@@ -1,4 +1,4 @@
-"""Centroids that follow the tokens (docs/routers.md, kmeans): rows of the gate's weight [e,d]."""
+"""Centroids as running means of tokens (docs/routers.md, kmeans): rows of the gate's weight [e,d]."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def seeds_of(rows: Tensor, closeness: Tensor, valid) -> Tensor:
 
 
 def moved(centroids: Tensor, weight: Tensor, load: Tensor, total: Tensor, seeds: Tensor) -> Tensor:
-    """Each centroid moved by `weight` toward the mean of its `load` tokens, whose sum is total [e,d]; one without tokens
-    starts again from the next of the farthest ones, seeds [e,1+d]."""
+    """Moves each centroid by `weight` toward the mean of its `load` tokens, whose sum is total [e,d]; one without
+    tokens is reset to the next of the farthest tokens, seeds [e,1+d]."""
     mu, empty = centroids.double(), load == 0
     new = mu + weight * (total / load.clamp(min=1)[:, None] - mu)
     seed = seeds.index_select(0, (empty.cumsum(0) - 1).clamp(min=0))

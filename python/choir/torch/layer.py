@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Call(NamedTuple):
-    """What a forward is given beside its rows. together: ranks of the processes whose rows are parts of one tensor."""
+    """Arguments of a forward besides its rows. together: ranks of the processes whose rows are shards of one tensor."""
 
     options: request.Options
     token_ids: Optional[Tensor]
@@ -107,7 +107,7 @@ class MoE(Keeper):
 
     @property
     def capacity_factor(self) -> float:
-        """Experts a token, on average; it may be set at any step, for layers each its own."""
+        """Mean number of experts per token; may be set before any step, for each layer separately."""
         return self.options.capacity_factor
 
     @capacity_factor.setter

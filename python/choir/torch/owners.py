@@ -1,4 +1,5 @@
-"""Experts on several processes, by torch.distributed: the placement of their weights, DTensors, says who has what.
+"""Experts on several processes, with torch.distributed: the placement of their weights, DTensors, determines their
+owners.
 
 Expert choice and other routers that fill slots [e,room] know before the call how many rows travel: one all-to-all of equal
 parts each way, without counts, and nothing waits for the device. Routers whose experts hold as many tokens as like them
@@ -24,7 +25,7 @@ from .request import Routing, Sent
 
 
 class _Mean(torch.autograd.Function):
-    """The weight itself, whose gradient, a sum over `losses`, becomes their mean."""
+    """The identity on a weight; its gradient, a sum over `losses`, becomes their mean."""
 
     @staticmethod
     def forward(ctx, weight, losses):
@@ -71,7 +72,7 @@ def by_owners(rows: Tensor, weights: Weights, sent: Sent) -> Tensor:
 
 
 def _by_columns(rows: Tensor, weights: Weights, routing: Routing, mesh: DeviceMesh) -> Tensor:
-    """Sums over processes: of outputs forward, and backward of the gradients of rows and gates."""
+    """Sums over processes: of outputs in forward, and of the gradients of rows and gates in backward."""
 
     def shared(a):
         return DTensor.from_local(a, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
@@ -83,7 +84,7 @@ def _by_columns(rows: Tensor, weights: Weights, routing: Routing, mesh: DeviceMe
 
 
 def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
-    """Slots [e,room] travel to the owners of their experts, and back."""
+    """Sends slots [e,room] to the owners of their experts, and back."""
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     token, gate = slots_of(routing)
     check_same(len(token) // (size * own), "slots of an expert", rows.device, group)
@@ -96,7 +97,7 @@ def _equal(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
 
 
 def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
-    """Pairs of token and expert travel, sorted by expert; how many is told first."""
+    """Sends pairs of token and expert, sorted by expert, after their counts."""
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     load = routing.assignment.sum(0)
     even = [own] * size
@@ -115,7 +116,7 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
 
 
 def _by_ends(rows: Tensor, weights: Weights, load: Tensor) -> Tensor:
-    """Rows sorted by expert, load [own] of each, through their experts."""
+    """Applies experts to rows sorted by expert, with load [own] of each."""
     if rows.shape[0] and rows.dtype != torch.float64:
         return grouped_product(rows, weights, load.cumsum(0, dtype=torch.int32))
     each = zip(rows.split(load.tolist()), *(w.unbind() for w in weights[:3] if w is not None))

@@ -1,5 +1,4 @@
-"""Who has what of a model on several processes: styles that place experts, and the norm of gradients that are placed
-differently."""
+"""Placement of experts on several processes, and the norm of gradients with different placements."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from .products import WEIGHTS
 
 
 class _Parallel(ParallelStyle):
-    """Places the weights of a choir.torch layer's experts, shards of dimension `dim`."""
+    """Shards the weights of a choir.torch layer's experts along dimension `dim`."""
 
     dim: int
     what: str

@@ -1,4 +1,4 @@
-"""Products of tokens with their experts' weights, and the weighted sum of what they give."""
+"""Products of tokens with their experts' weights, and the weighted sum of the experts' outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
         return y if self.w3 is None else y * product(self.w3)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Weights:
-        """Each weight changed."""
+        """Applies a function to each weight."""
         return Weights(*(w if w is None else change(w) for w in self[:3]), *self[3:])
 
 
@@ -72,12 +72,12 @@ def slots_of(routing: Routing) -> tuple[Tensor, Tensor]:
 
 
 def slots_product(taken: Tensor, weights: Weights) -> Tensor:
-    """[e,room,d] through each its own expert."""
+    """[e,room,d] rows, each through its slot's expert."""
     return torch.bmm(weights.hidden(lambda w: torch.bmm(taken, w)), weights.w2.transpose(1, 2))
 
 
 def _ragged(rows: Tensor) -> bool:
-    """Whether there are products of groups whose sizes stand on the device."""
+    """Whether grouped products with group sizes on the device are available."""
     kind = autocast_dtype(rows.device.type) or rows.dtype
     if kind in GROUPED:
         return True
@@ -85,13 +85,13 @@ def _ragged(rows: Tensor) -> bool:
 
 
 def _whole(a: Tensor, step: int) -> Tensor:
-    """With zeros behind all dimensions but the first, up to multiples of `step`."""
+    """Pads all dimensions but the first with zeros, up to multiples of `step`."""
     more = [x for size in reversed(a.shape[1:]) for x in (0, -size % step)]
     return F.pad(a, more) if any(more) else a
 
 
 def _masked(a: Tensor, used: Optional[Tensor]) -> Tensor:
-    """[m,...] with 0 where not used [m]; None: all are."""
+    """[m,...] with 0 where not used [m]; used None: unchanged."""
     return a if used is None else torch.where(used.view(-1, *[1] * (a.dim() - 1)), a, 0)
 
 

@@ -85,7 +85,7 @@ def _check_weights(told: list[list[tuple]]) -> None:
 
 
 def _group_of_same(told: list[list[tuple]]):
-    """This process's group, of those that told the same names; all processes make all groups."""
+    """The group of the processes with the same names as this one; all processes create all groups."""
     names = [tuple(what for what, _ in each) for each in told]
     if len(set(names)) == 1:
         return dist.group.WORLD
@@ -94,7 +94,7 @@ def _group_of_same(told: list[list[tuple]]):
 
 
 def _exchanged(parts: Tensor, group) -> Tensor:
-    """[processes,...]: part r goes to process r, and its part for this one comes."""
+    """[processes,...]: all-to-all exchange of equal parts."""
     parts = parts.contiguous()
     out = torch.empty_like(parts)
     dist.all_to_all_single(out, parts, group=group)

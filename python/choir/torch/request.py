@@ -1,4 +1,4 @@
-"""What a router is asked, and what it answers."""
+"""The inputs and results of a router."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Options(types.SimpleNamespace):
 
 
 class Routing(NamedTuple):
-    """What a router chose for n tokens and e experts; tensors on the scores' device."""
+    """The assignment of n tokens to e experts; tensors on the scores' device."""
 
     gates: Optional[Tensor]
     """[n,e] the combine weight, 0 where a token is not routed; differentiable"""
@@ -97,7 +97,7 @@ class Routing(NamedTuple):
         return Routing(**{**dict(zip(self._fields, self)), **kept}) if kept else self
 
     def every_gate(self) -> Tensor:
-        """`gates`, of the choices' where a layer has left them out."""
+        """`gates` of all pairs, or of the choices if a layer has omitted the others."""
         if self.gates is not None:
             return self.gates
         none = torch.zeros_like(self.assignment, dtype=self.choice_gates.dtype)

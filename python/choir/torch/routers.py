@@ -64,7 +64,7 @@ def _check_pool(q: Request) -> None:
 
 
 def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Who competes: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
+    """The pools: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
     n, e = q.scores.shape
     _check_pool(q)
     if _packed(q):
@@ -119,7 +119,7 @@ def _global_topk(q: Request) -> dict:
 
 
 def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of one pool."""
+    """The best pairs of one pool."""
     everybody, e = held.sum(), scores.shape[1]
     total = select.per_expert(c / e, everybody * e, 1)
     return select.global_top(scores, held, select.capacity(2 * c, everybody, e), total)
@@ -157,7 +157,7 @@ def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: 
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
-    """Gives each token its best experts, without a capacity limit."""
+    """Assigns each token to its best experts, without a capacity limit."""
     return _placed(q, select.best_experts(worth, count), limited=False)
 
 
@@ -205,7 +205,7 @@ def _base(q: Request) -> dict:
 
 
 def _own(q: Request) -> dict:
-    """A plug-in, of choir's or somebody's, which is asked on the host."""
+    """Calls a plug-in, on the host."""
     made = _on_host(q, q.scores)
     cutoffs = made["cutoffs"] if q.options.by_thresholds else None
     return {**made, "cutoffs": cutoffs, "per_token": q.options.choices or q.scores.shape[1]}
@@ -262,7 +262,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
 
 
 def _own_loss(q: Request, scores: Tensor, loss: Tensor, slope: Tensor) -> Tensor:
-    """A plug-in's, by its value and gradient."""
+    """The loss of a plug-in, with its value and gradient."""
     live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     return loss.to(scores.dtype) + (slope.to(scores.dtype) * (live - live.detach())).sum()
 
@@ -277,7 +277,7 @@ def _sequences(q: Request) -> tuple[Tensor, int]:
 
 
 def _forced(q: Request, assignment: Tensor) -> dict:
-    """Forced routing: the choices that are given."""
+    """Forced routing: the given assignment."""
     if q.options.gates != "score":
         raise ArgumentError(
             f"forced routing (assignment): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
@@ -293,7 +293,7 @@ def _forced(q: Request, assignment: Tensor) -> dict:
 
 
 def choose(scores: Tensor, logits: Tensor, assignment: Optional[Tensor] = None, **asked: Any) -> Routing:
-    """The routing of a request, whose scores and logits have gradients. assignment: forced routing."""
+    """Routes a request, whose scores and logits have gradients. assignment: forced routing."""
     q = Request(scores=scores.detach(), logits=logits.detach(), shares=scores is not logits, **asked).by_row()
     if assignment is not None:
         made = _forced(q, assignment)

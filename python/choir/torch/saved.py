@@ -20,7 +20,7 @@ CALLBACK, ENTRY = "UpdateRouters", "router_state"  # where Trainer's trainer_sta
 
 
 def _state_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that training moves, by their names in the model without its wrappers."""
+    """The tensors that training updates, by their names in the model without its wrappers."""
     for name, layer in model.named_modules():
         if isinstance(layer, Keeper) and layer.sums is not None:
             prefix = WRAPPERS.sub("", f"{name}." if name else "")
@@ -79,7 +79,7 @@ def load_router_state(model: nn.Module, state: Union[Mapping[str, Tensor], str, 
 
 
 def to_json(model: nn.Module) -> dict[str, list]:
-    """router_state as Trainer's JSON holds it; JSON keeps every bit of a float32."""
+    """router_state in JSON form for Trainer; JSON preserves every bit of a float32."""
     return {name: tensor.tolist() for name, tensor in router_state(model).items()}
 
 

@@ -1,4 +1,4 @@
-"""What a loss scaler does to a layer: it multiplies gradients, and skips steps, of which no layer is told."""
+"""The effect of loss scalers on a layer: they multiply gradients, and skip steps without informing any layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from . import compat
 
 
 class _Injected(torch.autograd.Function):
-    """The output itself; its backward gives the loss the gradient `factor`, as if factor * loss had been added."""
+    """The identity on the output; its backward gives the loss the gradient `factor`, as if factor * loss had been
+    added."""
 
     @staticmethod
     def forward(ctx, out, loss, factor):

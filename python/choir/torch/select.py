@@ -26,7 +26,7 @@ def per_expert(factor: float, n: Count, e: int) -> Count:
 
 
 def capacity(factor: float, n: Count, e: int) -> Count:
-    """Room for each expert: n factor / e, rounded up, at most n (`ch_router_capacity`)."""
+    """Capacity of each expert: n factor / e, rounded up, at most n (`ch_router_capacity`)."""
     if not isinstance(n, Tensor):
         return min(n, math.ceil(factor * n / e * (1 - 1e-12)))
     return torch.minimum((factor * n.double() / e * (1 - 1e-12)).ceil().long(), n)
@@ -37,14 +37,15 @@ def count(valid: Optional[Tensor], n: int) -> Count:
 
 
 def comparable(scores: Tensor, valid: Optional[Tensor] = None) -> Tensor:
-    """What a sort may see: NaN is the lowest number, and -inf is kept for those that take no part."""
+    """Scores for sorting: NaN becomes the lowest number; -inf is reserved for padding."""
     lowest = torch.finfo(scores.dtype).min
     key = scores.nan_to_num(nan=lowest, posinf=math.inf, neginf=lowest)
     return key if valid is None else key.masked_fill(~valid[:, None], -math.inf)
 
 
 def best_experts(worth: Tensor, count: int, softmax: bool = False) -> Tensor:
-    """[n,count]: each token's best experts, of equal ones the lower. softmax: a token's are all NaN, and so equal, or none."""
+    """[n,count]: each token's best experts, of equal ones the lower. softmax: either all scores of a token are NaN or
+    none."""
     key = worth if softmax else comparable(worth)
     return key.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
@@ -55,7 +56,7 @@ def one_hot(choice: Tensor, e: int) -> Tensor:
 
 
 def pools(n: int, sequence_length: int, pool: str, group_size: int, device) -> Tensor:
-    """[pools, tokens]: who competes (docs/routers.md, Pools); numbers from n on stand for nobody."""
+    """[pools, tokens]: token indices of each pool (docs/routers.md, Pools); indices from n on are empty places."""
     T = sequence_length if 0 < sequence_length < n else n
     if pool == "position":
         return torch.arange(T, device=device)[:, None] + T * torch.arange(-(-n // T), device=device)
@@ -64,13 +65,13 @@ def pools(n: int, sequence_length: int, pool: str, group_size: int, device) -> T
 
 
 def packed_pools(lengths: tuple, n: int, device) -> Tensor:
-    """As `pools`, of sequences of these lengths that stand one behind the other."""
+    """Like `pools`, for packed sequences of these lengths."""
     length, at = torch.tensor(lengths, device=device)[:, None], torch.arange(max(lengths), device=device)
     return (length.cumsum(0) - length + at).masked_fill(at >= length, n)
 
 
 def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
-    """[pools, tokens] bool: who takes part."""
+    """[pools, tokens] bool: False for padding and empty places."""
     held = index < n
     return held if valid is None else held & valid[index.clamp(max=n - 1)]
 
@@ -135,7 +136,7 @@ def mean_cutoff(worst: Tensor) -> Tensor:
 
 
 def marked(slots: Tensor, n: int) -> Tensor:
-    """[n,e] bool of slots [e,room], where n stands for nobody."""
+    """[n,e] bool from slots [e,room], where n marks an empty slot."""
     e = slots.shape[0]
     mark = torch.zeros(n + 1, e, dtype=torch.bool, device=slots.device)
     return mark.scatter(0, slots.t(), True)[:n]

@@ -73,7 +73,7 @@ class Keeper(Means):
 
     @property
     def routing(self) -> Optional[Routing]:
-        """What the last forward chose, without gradients. None: there was none."""
+        """The assignment of the last forward, without gradients; None: there was no forward."""
         if self._kept is not None:
             self._kept = self._kept.whole()
         return self._kept
@@ -86,7 +86,7 @@ class Keeper(Means):
         return self._aux_loss
 
     def keep(self, routing: Routing) -> None:
-        """The routing without graph, and its losses with theirs."""
+        """Stores the routing without its graph, and the losses with theirs."""
         gates = ((name, getattr(routing, name)) for name in ("gates", "slot_gates", "choice_gates"))
         kept = {name: None if tensor is None else tensor.detach() for name, tensor in gates}
         # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
@@ -96,12 +96,12 @@ class Keeper(Means):
         self._aux_loss = sum(losses[1:], losses[0]) if losses else None
 
     def forget_graph(self) -> None:
-        """What an earlier forward left belongs to its graph."""
+        """Releases the results of an earlier forward, which belong to its graph."""
         self._kept: Optional[Routing] = None
         self._aux_loss: Optional[Tensor] = None
 
     def _forget(self) -> None:
-        """What the step added up belongs to weights that were others, too."""
+        """Clears the sums of the step, which belong to earlier weights."""
         self.forget_graph()
         self.forget_sums()
 
@@ -160,7 +160,7 @@ class Keeper(Means):
 
     @torch.no_grad()
     def start_step(self) -> None:
-        """Nothing is added up yet."""
+        """Clears the sums of a step."""
         self._since_update, self._unset = 0, True
         for sums in (self.sums, self.seeds):
             if sums is not None:
@@ -203,7 +203,7 @@ class Keeper(Means):
 
     @torch.no_grad()
     def observe(self, rows: Tensor, valid, logits: Tensor, routing: Routing) -> None:
-        """Adds what this forward saw to the sums of the step."""
+        """Adds the statistics of this forward to the sums of the step."""
         if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
             self.forget_sums()
         if not compat.compiling() and self._since_update and self._looks_left and not self._scales:

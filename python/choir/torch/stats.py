@@ -1,4 +1,5 @@
-"""What layers did, counted on the device: a forward adds a few sums, and `stats` reads those of all layers in one copy."""
+"""Statistics of layers, counted on the device: a forward adds to a few sums, and `stats` reads those of all layers in
+one copy."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SUMS = ("forwards", "tokens", "unrouted", "dropped", "demanded", "entropy")
 
 
 class Stats(NamedTuple):
-    """Of one layer since the last call of `stats`."""
+    """Statistics of one layer since the last call of `stats`."""
 
     forwards: int
     tokens: int

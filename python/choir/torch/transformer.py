@@ -1,4 +1,4 @@
-"""choir's whole model in PyTorch: trained there, and given back to choir."""
+"""choir's whole model in PyTorch: for training there, and for export to choir."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Norm(nn.Module):
 
 
 class _HeadNorm(_Norm):
-    """Of heads [B,H,T,dh], each by itself or all `together`; a weight for each column of what has one mean."""
+    """Normalizes heads [B,H,T,dh], each separately or all `together`; with a weight for each normalized column."""
 
     def __init__(self, together, d_head, eps):
         super().__init__(together * d_head, eps)
@@ -47,8 +47,8 @@ class _HeadNorm(_Norm):
 
 
 class _Rope(nn.Module):
-    """Turns the first `width` columns of heads [B,H,T,dh] by their positions, pairs being (c, c + width/2). Angles are
-    float64 in a model of any type: bf16 has no 257th position."""
+    """Rotates the first `width` columns of heads [B,H,T,dh] by their positions, in pairs (c, c + width/2). Angles are
+    float64 in a model of any type, because bf16 cannot represent position 257."""
 
     def __init__(self, width, theta):
         super().__init__()
@@ -63,7 +63,8 @@ class _Rope(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Causal or bidirectional, with T5's learned bias by distance or with rope; heads may share keys and values, and have norms."""
+    """Attention, causal or bidirectional, with T5's learned relative position bias or with rope; optionally with
+    grouped keys and values, and with norms of heads."""
 
     def __init__(self, m):
         super().__init__()
