@@ -100,7 +100,8 @@ def _hand_on_loading(before: nn.Module, now: nn.Module) -> None:
 
 
 def _device_of(block: nn.Module, name: str, learned: bool) -> torch.device:
-    """The device on which a block computes: that of its weights, or the one to which accelerate loads offloaded weights."""
+    """The device on which a block computes: that of its weights, or the one to which accelerate loads offloaded
+    weights."""
     meta = next((weight for weight, held in block.named_parameters() if held.is_meta), None)
     if meta is None:
         return block.experts.gate_up_proj.device
@@ -265,7 +266,7 @@ def _blocks(model: nn.Module, names: tuple) -> list[tuple[nn.Module, str, nn.Mod
 
 
 def _around(model: nn.Module, parents: list[nn.Module]) -> Iterator[nn.Module]:
-    """The innermost models of transformers around each of these modules."""
+    """The innermost transformers models that contain these modules."""
     named = {name: module for name, module in model.named_modules() if hasattr(module, "warn_if_padding_and_no_attention_mask")}
     for name, module in model.named_modules():
         if module in parents:
@@ -321,7 +322,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
 
 
 def _version_of(router: str) -> Optional[str]:
-    """Of a plug-in; None: choir's own, or without a version."""
+    """The version of a plug-in; None: a built-in router, or a plug-in without version."""
     found = find(router)
     return (found.version or plugin.version_of(router)) if found.plugin else None
 
@@ -333,7 +334,7 @@ def _moe_layers(model: nn.Module) -> tuple[tuple[int, ...], int]:
 
 
 def _written(options: dict) -> dict:
-    """What config.json keeps; a group belongs to its processes."""
+    """The entry of config.json, without groups, which belong to their processes."""
     kept = {name: value for name, value in options.items() if name != "group" and not isinstance(value, Tensor)}
     try:
         return json.loads(json.dumps(kept))

@@ -36,7 +36,7 @@ def _divided(gates: Tensor, by: Tensor) -> Tensor:
 
 
 def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor]) -> Tensor:
-    """[n,e], with gradient; of the choices [n,K] alone, all of which are taken, where they are given."""
+    """[n,e], with gradient; for given choices [n,K], all of which are assigned, values of these only."""
 
     def held(a: Tensor) -> Tensor:
         return torch.where(made["assignment"], a, 0.0) if choice is None else a.gather(1, choice)
@@ -55,9 +55,9 @@ def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: 
 def made(
     options: Any, scores: Tensor, logits: Tensor, made: dict, choice: Optional[Tensor], held: Optional[Tensor]
 ) -> tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]:
-    """Gates [n,e]; those of the slots [e,slots], where no slot is without a token; and of the choices [n,K] in place of the
-    first, where these are given. made: what the router chose; without `assignment` gates are those of all pairs (Routing.whole).
-    held: the scores of such slots."""
+    """Gates [n,e]; gates of the slots [e,slots], if no slot is empty; and gates of the choices [n,K] in place of the
+    first, if choices are given. made: the router's assignment; without one, gates of all pairs (Routing.whole). held:
+    the scores of such slots."""
     gates = scores if made["assignment"] is None else _by_token(options, scores, logits, made, choice)
     if held is not None and options.normalize_gates:
         held = gates.t().gather(1, made["slots"])

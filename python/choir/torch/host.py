@@ -16,7 +16,7 @@ from . import assign, draws
 
 
 class Call(NamedTuple):
-    """What a forward asks for, beside scores. router: its name and options as JSON (Options.given)."""
+    """Arguments of a forward besides scores. router: its name and options as JSON (Options.given)."""
 
     router: str
     training: bool

@@ -126,7 +126,7 @@ class MoE(Keeper):
         return not self.causal and (o.by_thresholds or (o.limited and limited))
 
     def reset_parameters(self) -> None:
-        """Normal, of variance 1 / fan_in; thresholds are those of a fresh layer."""
+        """Initializes weights from a normal distribution of variance 1 / fan_in, and resets thresholds."""
         for part in (self.gate, self.experts, self.shared):
             if part is not None:
                 part.reset_parameters()
@@ -184,7 +184,8 @@ class MoE(Keeper):
         return type(placed).from_local(out, placed.device_mesh, placed.placements, run_check=False)
 
     def _of_none(self, x: Tensor, call: _Call) -> Tensor:
-        """A batch without tokens is one of padding: other processes may wait for this one, and weights have gradients."""
+        """A batch without tokens is replaced by one of padding: other processes may wait for this one, and weights
+        need gradients."""
         nobody = torch.zeros(1, dtype=torch.bool, device=x.device)
         row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # zeros that belong to the graph of x
         one = _Call(call.options, nobody.long(), nobody, None, 1, call.together, counts=False)
@@ -251,7 +252,7 @@ class MoE(Keeper):
         return request.checked_options(router, len(self.thresholds), **{**self._given, "pool": pool})
 
     def _scores(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows in the precision of scores, which is float32 at least, their logits and scores."""
+        """Rows in the precision of scores, which is at least float32, with their logits and scores."""
         o = self.options
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         if self.training and o.jitter:

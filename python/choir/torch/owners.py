@@ -38,8 +38,8 @@ class _Mean(torch.autograd.Function):
 
 
 def local_parts(x: DTensor, *others: Optional[Tensor]) -> tuple[DTensor, Tensor, list, tuple]:
-    """This process's part of x, and of what goes with its tokens; x as it is placed then, without sums to come; and the
-    ranks of the processes among which it is shared out."""
+    """This process's shard of x, and of the arrays that belong to its tokens; x with the resulting placement, without
+    pending sums; and the ranks of the processes that share it."""
     whole = [Replicate() if placement.is_partial() else placement for placement in x.placements]
     x, mesh = x.redistribute(placements=whole), x.device_mesh
     local = [a.to_local() if isinstance(a, DTensor) else a for a in others]
@@ -49,8 +49,8 @@ def local_parts(x: DTensor, *others: Optional[Tensor]) -> tuple[DTensor, Tensor,
 
 
 def by_owners(rows: Tensor, weights: Weights, sent: Sent) -> Tensor:
-    """The sum of by_experts, for weights of which each process holds a shard: some of the experts, or some of their hidden
-    columns."""
+    """Sums by_experts over processes, for weights of which each process has a shard: some of the experts, or some of
+    their hidden columns."""
     routing = sent.routing
     mesh, placements = weights.w1.device_mesh, weights.w1.placements
     sharded = [i for i, placement in enumerate(placements) if not placement.is_replicate()]

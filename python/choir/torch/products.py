@@ -39,7 +39,7 @@ class Weights(NamedTuple):
 
 
 def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
-    """rows [n,d] to [n,d]: sum over a token's experts of gate * expert(row), in the products' type."""
+    """rows [n,d] to [n,d]: the sum over a token's experts of gate * expert(row), in the products' type."""
     e, n, slots = weights.w1.shape[0], rows.shape[0], routing.slots
     ample = slots is not None and routing.per_token < e and slots.numel() > 1.25 * n * routing.per_token
     if (slots is None or ample) and _ragged(rows):  # of an ample capacity most slots are empty
@@ -50,8 +50,8 @@ def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
 
 
 def _asked(routing: Routing, count: Callable[[], Tensor], bound: int) -> int:
-    """How many rows there are, where they might be n for every expert and nobody needs gradients: by thresholds most are
-    not used, and asking the device once costs less. Elsewhere the bound."""
+    """The number of rows, if the bound would be n per expert and no gradients are needed: with thresholds most rows
+    are unused, and reading the number from the device costs less. Otherwise the bound."""
     by_thresholds = routing.slots is None and 1 < routing.per_token == routing.assignment.shape[1]
     if by_thresholds and not torch.is_grad_enabled() and has_values(routing.assignment):
         return max(1, int(count()))
@@ -96,8 +96,8 @@ def _masked(a: Tensor, used: Optional[Tensor]) -> Tensor:
 
 
 def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional[Tensor] = None) -> Tensor:
-    """Rows [m,d], sorted by expert, through their experts, whose last rows end at ends [e]. used [m]: rows behind the
-    last end, which the products leave alone, become 0."""
+    """Applies experts to rows [m,d] sorted by expert; ends [e] are the ends of the experts' rows. used [m]: rows
+    after the last end, which grouped products do not write, become 0."""
     d, step = rows.shape[1], 16 // rows.dtype.itemsize  # such products want rows of whole 16 bytes
     rows, weights = _whole(rows, step), weights.map(lambda w: _whole(w, step).to(rows.dtype))
 
@@ -109,7 +109,8 @@ def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional
 
 
 def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
-    """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
+    """Pairs of token and expert, sorted by expert, in arrays of the maximum size; entries after the last pair are not
+    used."""
     n, e = routing.assignment.shape
     if routing.choice is not None:
         pairs = routing.choice.reshape(-1).sort(stable=True).indices
@@ -129,13 +130,13 @@ def _grouped(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
 
 
 def gathered(rows: Tensor, gate: Tensor, token: Tensor, weights: Weights) -> Tensor:
-    """Each slot's row, times its gate where gates scale what experts read."""
+    """The row of each slot, times its gate if gates scale the experts' inputs."""
     taken = rows.index_select(0, token)
     return (taken * gate[:, None]).to(rows.dtype) if weights.gate_on == "input" else taken
 
 
 def combined(y: Tensor, gate: Tensor, token: Tensor, n: int, weights: Weights) -> Tensor:
-    """Each token's sum, weighted where gates scale what experts write, added in the gates' precision."""
+    """The sum for each token, weighted by gates if these scale the experts' outputs, added in the gates' precision."""
     out = torch.zeros(n, y.shape[1], dtype=gate.dtype, device=y.device)
     y_gated = y.to(gate.dtype) if weights.gate_on == "input" else y * gate[:, None]
     return out.index_add(0, token, y_gated).to(y.dtype)

@@ -21,8 +21,8 @@ def group_of(group):
 
 
 def check_same(count: int, what: str, device: torch.device, group) -> None:
-    """Raises on all processes if their numbers of tokens differ, by which what travels is cut into equal parts. On a CPU
-    it names them; elsewhere nothing waits, and the device itself stops."""
+    """Raises on all processes if their numbers of tokens differ, because exchanges have equal parts. On a CPU the
+    error names the numbers; on other devices nothing waits, and a device-side assertion stops the program."""
     most = torch.tensor([count, -count], device=device)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     if device.type == "cpu" and not compat.compiling():
@@ -40,9 +40,9 @@ _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by model: the
 
 
 def replicas(model: nn.Module, layers: dict[str, nn.Module]):
-    """The group of the processes whose layers have the same names and sizes. All processes ask each other at a model's
-    first call, and again where the number of calls has doubled: stages that began with the same weights have others by
-    then. ArgumentError: the same layers have other weights."""
+    """The group of the processes whose layers have the same names and sizes. All processes compare their layers at a
+    model's first call, and again whenever the number of calls has doubled: pipeline stages that began with equal
+    weights then differ. ArgumentError: layers of the same names have different weights."""
     world, found, calls = _KNOWN.get(model, (None, None, 0))
     calls = calls + 1 if world is dist.group.WORLD else 1
     if calls & (calls - 1) == 0:
@@ -59,7 +59,8 @@ def _what(name: str, layer: nn.Module) -> tuple:
 
 
 def _weights_of(layer: nn.Module) -> Optional[tuple]:
-    """What replicas have in common: the bits of the weight of scores, or who shares it. None: one cannot tell."""
+    """A fingerprint that replicas share: the bits of the router's weight, or its placement. None: it cannot be
+    determined."""
     weight = getattr(layer.gate, "weight", None)
     if hasattr(weight, "placements"):
         if any(placement.is_shard() for placement in weight.placements):
@@ -102,8 +103,8 @@ def _exchanged(parts: Tensor, group) -> Tensor:
 
 
 def top_of_all(scores: Tensor, valid, factor: float, group) -> tuple[Tensor, Tensor]:
-    """Expert choice in the pool of all processes' tokens, in the order of processes: this one's slots
-    [e, min(k, own tokens)], and the cut-offs [e] of the whole pool."""
+    """Expert choice in a pool of all processes' tokens, ordered by process: this process's slots [e, min(k, own
+    tokens)], and the cut-offs [e] of the whole pool."""
     (n, e), size = scores.shape, dist.get_world_size(group)
     check_same(n, "tokens", scores.device, group)
     share = -(-e // size)  # experts of a process; the last ones may be nobody's

@@ -18,7 +18,7 @@ from .state import Keeper
 
 
 def _decoded(text: str, shape: Optional[tuple[int, int]]) -> np.ndarray:
-    """What a server writes: base64 of a NumPy file (vLLM) or of int32 numbers alone (SGLang)."""
+    """Decodes a server's record: base64 of a NumPy file (vLLM) or of raw int32 numbers (SGLang)."""
     try:
         held = base64.b64decode(text, validate=True)
         if held.startswith(b"\x93NUMPY"):
@@ -75,8 +75,8 @@ def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int
 
 
 def _unused_layers(routes: Tensor) -> Tensor:
-    """[layers,1]: the layers that hold nothing but zeros, with which engines fill the rows of dense layers. One number per
-    token may be expert 0."""
+    """[layers,1]: the layers that contain only zeros, with which engines fill the rows of dense layers. With one
+    number per token, 0 may be expert 0."""
     if routes.shape[-1] < 2:
         return torch.zeros(routes.shape[-2], 1, dtype=torch.bool, device=routes.device)
     return (routes == 0).movedim(-2, 0).flatten(1).all(1)[:, None]
@@ -96,7 +96,8 @@ def moe_rows(assignment: Any, moe_layers: Sequence[int], layers: int) -> Union[T
 
 
 def _layers_of(model: nn.Module) -> list[Optional[Keeper]]:
-    """Each layer's MoE layer, None for a dense one; of a model whose dense layers are not known the MoE layers alone."""
+    """The index of each layer's MoE layer, None for a dense layer; only the MoE layers if the model's dense layers
+    are unknown."""
     known = [module for module in model.modules() if hasattr(module, "choir_layers")]
     if len(known) != 1:
         return [module for module in model.modules() if isinstance(module, Keeper)]

@@ -123,7 +123,7 @@ class Sent:
 
 
 class Request(NamedTuple):
-    """What a router reads. scores and logits [n,e] are without gradient."""
+    """Inputs of a router. scores and logits [n,e] have no gradient."""
 
     name: str
     options: Options
@@ -142,7 +142,7 @@ class Request(NamedTuple):
     lean: bool = False  # masks, counts and gates by token may be left out (Routing.whole)
 
     def by_row(self) -> Request:
-        """With flat ids and padding. ArgumentError: they do not fit, or ids are missing."""
+        """The request with flattened ids and padding. ArgumentError: their shapes do not fit, or ids are missing."""
         check_rows(self.scores, self.tokens, self.valid)
         if self.options.reads_ids and self.tokens is None:
             raise ArgumentError(f"router '{self.name}' goes by token ids, and none were given (tokens)")
@@ -187,7 +187,8 @@ def options_of(router: Union[str, Router], experts: int, **options: Any) -> Opti
 
 
 def _check_sizes(router: Router, values: dict[str, Any], experts: int, options: dict[str, Any]) -> None:
-    """Tries some tokens. Of a large group no more are made up than tell whether a capacity factor of 1/128 and more can be."""
+    """Checks the options with some number of tokens. For a large group, only as many tokens as are needed to check
+    capacity factors of 1/128 and more."""
     rows = 8 * max(experts, min(int(options.get("group_size", 1)), 8 * experts))
     if not router.plugin or router.name == "random":
         _options.check_sizes(router, values, rows, experts, 8 if values["pool"] == "position" else 0)
@@ -200,7 +201,7 @@ def _check_sizes(router: Router, values: dict[str, Any], experts: int, options: 
 
 
 def _check_known(router: Router, values: dict[str, Any]) -> None:
-    """Refuses what choir.torch cannot do."""
+    """Refuses options that choir.torch does not support."""
     for name, field in router.options.items():
         if name in OPTIONS and name not in KNOWN and values[name] != field.default:
             raise UnsupportedError(f"{name} is {values[name]!r}: choir.torch has router '{router.name}' without it")
@@ -223,14 +224,15 @@ def _options_of(router: str, number: int, experts: int, **options: Any) -> Optio
 
 @compat.constant
 def checked_options(router: Union[str, Router], experts: int, **options: Any) -> Options:
-    """As options_of, which takes milliseconds; to be read only."""
+    """Like options_of, which takes milliseconds, but cached; the result is read-only."""
     if not isinstance(router, str):
         return options_of(router, experts, **options)
     return _options_of(router, find(router).number, experts, **options)
 
 
 def shaped(rows: Tensor, shape: torch.Size) -> Tensor:
-    """Rows [n,d] that nobody else has, as [...,d]: no view, which FSDP2's hooks would lose where it is changed in place."""
+    """Reshapes rows [n,d] that are not used elsewhere to [...,d], without a view, which FSDP2's hooks would lose when
+    it is changed in place."""
     return torch.ops.aten._unsafe_view(rows, shape)
 
 

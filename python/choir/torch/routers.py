@@ -46,7 +46,7 @@ def _expert_choice(q: Request) -> dict:
 
 
 def _equal_pools(q: Request) -> int:
-    """The number of pools, if all have as many tokens and no token is padding; otherwise 0."""
+    """The number of pools, if all have the same size and no token is padding; otherwise 0."""
     n = q.scores.shape[0]
     _check_pool(q)
     if q.valid is not None or _packed(q):
@@ -135,7 +135,7 @@ def _by_thresholds(q: Request) -> dict:
 
 
 def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: bool = True) -> dict:
-    """Choices [n,K] of tokens, first come, first served where experts have room for some only. asks [n,K]: those that
+    """Choices [n,K] of tokens, first come, first served if experts have a capacity. asks [n,K]: the choices that
     count."""
     (n, e), K = q.scores.shape, choice.shape[1]
     if q.valid is not None:
@@ -268,7 +268,7 @@ def _own_loss(q: Request, scores: Tensor, loss: Tensor, slope: Tensor) -> Tensor
 
 
 def _sequences(q: Request) -> tuple[Tensor, int]:
-    """The number of each token's sequence, and of sequences."""
+    """The index of each token's sequence, and the number of sequences."""
     n, device = q.scores.shape[0], q.scores.device
     if q.lengths:
         length = torch.tensor(q.lengths, device=device)

@@ -51,9 +51,9 @@ _looked: list = []  # the layer that looked last in this step, and what scales_a
 
 
 def scales_and_last(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-    """The scale of each GradScaler that there is, and what it was when the last step ended that was not skipped; and whether
-    all have a scale yet, which they get when they scale a loss. It takes as long as a garbage collection: of the layers of a
-    forward the first looks."""
+    """The scale of each existing GradScaler, and its scale at the end of the last step that was not skipped; and
+    whether all have a scale yet, which they get when they first scale a loss. Takes as long as a garbage collection,
+    so only the first layer of a forward calls it."""
     if not _looked or _looked[0]() is layer:
         found = [each for kind in _kinds() for each in gc.get_referrers(kind) if type(each) is kind and each.is_enabled()]
         held = [(each._scale, _before_skips(each)) for each in found if each._scale is not None]
@@ -63,15 +63,15 @@ def scales_and_last(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], bool]:
 
 
 def _before_skips(scaler: Any) -> Tensor:
-    """Of a scaler that has skipped its last steps, and of all that are known all, the scale that it began with; of another
-    its scale now."""
+    """For a scaler that has skipped its last steps, and all known steps, the scale that it began with; for another
+    its current scale."""
     first = torch.full_like(scaler._scale, scaler._init_scale)
     return torch.where((scaler._growth_tracker == 0) & (scaler._scale < first), first, scaler._scale)
 
 
 def scale_of_step() -> Optional[Tensor]:
-    """The scale of the GradScaler that has an optimizer step now, by which its own step is among the callers. None: there is
-    none. The scaler changes this tensor itself, in the steps that it skips always."""
+    """The scale of the GradScaler whose optimizer step is in progress, found among the callers. None: there is none.
+    The scaler always changes this tensor in the steps that it skips."""
     _looked.clear()
     steps, frame = {kind.step.__code__ for kind in _kinds()}, sys._getframe(1)
     while frame is not None and frame.f_code not in steps:
@@ -81,8 +81,8 @@ def scale_of_step() -> Optional[Tensor]:
 
 
 class _Ear:
-    """Hears every optimizer's step, from when a number was first injected. numbers: some were since the last one; compiled:
-    by code that does not say when it runs."""
+    """A hook on every optimizer's step, installed when a number is first injected. numbers: some were injected since
+    the last step; compiled: by code that does not report when it runs."""
 
     hears = numbers = compiled = False
 

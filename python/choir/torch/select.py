@@ -18,7 +18,7 @@ Count = Union[int, Tensor]  # tokens: of a size, or on the device where padding 
 
 
 def per_expert(factor: float, n: Count, e: int) -> Count:
-    """k = n factor / e, to nearest, halves up, at least 1 and at most n (`ch_router_k`)."""
+    """Tokens per expert, k = n factor / e: the nearest integer, halves up, at least 1 and at most n (`ch_router_k`)."""
     if not isinstance(n, Tensor):
         return min(n, max(1, math.floor(factor * n / e * (1 + 1e-12) + 0.5)))
     k = (factor * n.double() / e * (1 + 1e-12) + 0.5).floor().long().clamp(min=1)
@@ -77,10 +77,11 @@ def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
 
 
 def best(key: Tensor, count: int, shares: bool = False) -> Tensor:
-    """Positions [...,count] of the largest in the last dimension, of equal ones the lower first: a stable sort's first
-    ones. Of float32 the top of integers that no two positions share: the bits of the number, made to ascend, and below
-    them the position counted down. shares: of softmax or sigmoids, from 0 on, whose bits ascend already (what stands for
-    NaN is the one negative number). vmap cannot reinterpret bits, nor can meta tensors of old releases: they sort."""
+    """Positions [...,count] of the largest values in the last dimension, of equal ones the lower first: the beginning
+    of a stable sort. For float32, topk of distinct integers: the bits of the number, mapped to an ascending order,
+    with the position, counted down, in the low bits. shares: values of softmax or sigmoids, from 0 on, whose bits are
+    already ascending (NaN is represented by the only negative number). vmap, and meta tensors of old releases, cannot
+    reinterpret bits: they use a sort."""
     if key.dtype != torch.float32 or key.is_meta or compat.transformed(key):
         return key.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     if not shares:
@@ -92,8 +93,8 @@ def best(key: Tensor, count: int, shares: bool = False) -> Tensor:
 
 
 def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """Each expert's k [pools] best of every pool: slots [e, pools*room], n where there is none, and the k-th scores
-    [pools,e], inf where k is 0."""
+    """Each expert's k [pools] best tokens of every pool: slots [e, pools*room], n for an empty slot, and the k-th
+    scores [pools,e], inf where k is 0."""
     n, e = scores.shape
     key = comparable(scores)[index.clamp(max=n - 1)].transpose(1, 2)  # [pools,e,tokens]
     key = key.masked_fill(~held[:, None], -math.inf)
@@ -106,7 +107,7 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
 
 
 def equal_pools(n: int, sequence_length: int, pool: str, group_size: int) -> int:
-    """The number of pools, as `pools` cuts tokens, if all have equally many; otherwise 0."""
+    """The number of pools, as `pools` divides the tokens, if all have the same size; otherwise 0."""
     if pool == "group" and compat.exporting():  # such lengths alone would do
         return 0
     T = sequence_length if 0 < sequence_length < n else n
@@ -115,8 +116,8 @@ def equal_pools(n: int, sequence_length: int, pool: str, group_size: int) -> int
 
 
 def top_of_equal(scores: Tensor, pools: int, apart: bool, k: int, shares: bool) -> Tensor:
-    """As top, of pools that hold all tokens: slots [e,pools*k], each pool's best first. apart: a pool's tokens stand `pools`
-    apart, not side by side."""
+    """Like `top`, for pools without padding: slots [e,pools*k], each pool's best first. apart: consecutive tokens of
+    a pool are `pools` tokens apart instead of adjacent."""
     n, e = scores.shape
     key = comparable(scores)
     key = key.view(-1, pools, e).permute(1, 2, 0) if apart else key.view(pools, -1, e).transpose(1, 2)
@@ -129,7 +130,7 @@ def top_of_equal(scores: Tensor, pools: int, apart: bool, k: int, shares: bool) 
 
 
 def mean_cutoff(worst: Tensor) -> Tensor:
-    """[e]: the mean over pools that have one, else inf."""
+    """[e]: the mean over pools that have a cut-off, else inf."""
     finite = torch.isfinite(worst)
     mean = worst.double().masked_fill(~finite, 0).sum(0) / finite.sum(0)
     return torch.where(finite.any(0), mean, math.inf).to(worst.dtype)
@@ -143,7 +144,7 @@ def marked(slots: Tensor, n: int) -> Tensor:
 
 
 def first(taken: Tensor, room: int) -> Tensor:
-    """[e,room] of taken [e,n]: the numbers of what is taken, ascending, then n."""
+    """[e,room] from an assignment [e,n]: the indices of assigned tokens, ascending, then n."""
     order = taken.to(torch.uint8).sort(dim=1, descending=True, stable=True)
     return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, taken.shape[1])
 
@@ -183,8 +184,8 @@ def global_top(scores: Tensor, valid: Optional[Tensor], room: Count, total: Coun
 
 
 def by_thresholds(scores: Tensor, thresholds: Tensor, valid: Optional[Tensor], cap: int) -> Tensor:
-    """[n,e] bool: where the score reaches the expert's threshold; under a cap the best margins, of equal ones the lower
-    expert."""
+    """[n,e] bool: whether the score reaches the expert's threshold; under a cap, the experts with the largest
+    margins, of equal ones the lower."""
     passes = scores >= thresholds
     if valid is not None:
         passes = passes & valid[:, None]

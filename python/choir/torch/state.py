@@ -30,7 +30,8 @@ def sums_of(router: str, options: Options, d: int, e: int, device) -> Optional[T
 
 
 def add_seen(sums: Tensor, layer: Keeper, rows: Tensor, logits: Tensor, routing: Routing) -> None:
-    """Adds a forward to the sums of its step. Float64 holds the sum of any float32 numbers, and NaN and inf stay in it."""
+    """Adds a forward to the sums of its step. Float64 can represent the sum of any float32 numbers, and keeps NaN and
+    inf."""
     e, router = logits.shape[1], layer.router_name
     sums[:1].add_(logits.sum(dtype=torch.float64))
     if router in ("kmeans", "bias_balanced") or layer.options.keeps_own:
@@ -167,7 +168,7 @@ class Keeper(Means):
                 sums.zero_()
 
     def follow(self, scale: Tensor) -> None:
-        """From now on a step ends where a GradScaler changes its scale, as it does when it skips one."""
+        """From now on a step also ends when a GradScaler changes its scale, as it does when it skips a step."""
         self._scales = [(scale, scale.clone())]
 
     def _seek_scaler(self) -> None:
@@ -185,7 +186,8 @@ class Keeper(Means):
             seen.copy_(scale)
 
     def check_thresholds(self) -> None:
-        """Asks the device until there are some, and no more: copies and averages fill buffers without a word."""
+        """Reads from the device whether thresholds exist until they do, since copies and averages fill buffers
+        without notice."""
         if not compat.compiling() and self._unset:
             self._unset = not int(self.observed)
             if self._unset:
@@ -197,7 +199,7 @@ class Keeper(Means):
 
     @torch.no_grad()
     def go_on_from(self, observed: int) -> None:
-        """Says that the thresholds are the mean of so many training steps."""
+        """Declares that the thresholds are the mean over so many training steps."""
         self.observed.fill_(observed)
         self.start_step()
 
@@ -225,7 +227,7 @@ class Keeper(Means):
 
 
 def _of_adapters() -> bool:
-    """Whether PEFT asks for a state_dict to save an adapter, in which it drops all other tensors."""
+    """Whether PEFT requests a state_dict for an adapter, from which it drops all other tensors."""
     saving, frame = sys.modules.get("peft.utils.save_and_load"), sys._getframe(1)
     code = getattr(getattr(saving, "get_peft_model_state_dict", None), "__code__", None)
     while code is not None and frame is not None and frame.f_code is not code:
@@ -234,8 +236,8 @@ def _of_adapters() -> bool:
 
 
 def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
-    """Moves a layer's state by the sums of its step. A step of which one forward was not finite moves nothing: its weights
-    will not move either."""
+    """Updates a layer's state from the sums of its step. A step with a forward that was not finite changes nothing:
+    its weights will not be updated either."""
     sound, o, sums = torch.isfinite(sums[0]) & (sums[1] > 0), layer.options, sums[2:]
     if o.keeps_own and bool(sound):  # by a function on the host
         demand, state = sums.round().long().cpu().numpy(), layer.thresholds.double().cpu().numpy()
@@ -260,7 +262,7 @@ def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
 
 
 def _gathered(seeds: Tensor, group) -> Tensor:
-    """The farthest tokens of all processes: as many as one process gives."""
+    """The farthest tokens of all processes: as many as one process has."""
     if group is None:
         return seeds
     all_seeds = [torch.empty_like(seeds) for _ in range(dist.get_world_size(group))]

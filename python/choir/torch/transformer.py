@@ -115,7 +115,7 @@ class _Attention(nn.Module):
 
 
 def _capacity(m, number):
-    """The capacity factors of MoE layer `number`, where weights make them differ from layer to layer."""
+    """The capacity factor of MoE layer `number`, if layer_capacity sets one for each layer."""
     weights = [float(weight) for weight in m.layer_capacity.split(",") if weight]
     if not weights:
         return {}
@@ -208,7 +208,7 @@ class Transformer(nn.Module):
         return (losses * masked * weight).mean()
 
     def _named(self) -> dict[str, torch.Tensor]:
-        """Every tensor under its name in a checkpoint, and in its shape (docs/formats.md)."""
+        """All tensors with their names and shapes in a checkpoint (docs/formats.md)."""
         named = {}
         made = ((f"{path}.{name}".lstrip("."), getattr(module, name)) for path, module in self.named_modules()
                 for name in getattr(module, "parametrizations", ()))  # weight_norm and its like: what their parts make
