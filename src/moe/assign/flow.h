@@ -1,6 +1,6 @@
-/* The exact solver's network: experts are nodes, rows (tokens) are what flows between them. A row that gives up expert
- * u for expert v moves one unit from u to v and loses S[row,u] - S[row,v]; the slack that a row keeps is a node too, of
- * score 0, where rows may hold less than their cap. */
+/* The exact solver's network: experts are nodes, and rows (tokens) flow between them. Reassigning a row from expert u
+ * to expert v moves one unit from u to v and costs S[row,u] - S[row,v]. If rows may have fewer experts than their cap,
+ * unused capacity is one more node, `slack`, with score 0. */
 #ifndef CH_MOE_ASSIGN_FLOW_H
 #define CH_MOE_ASSIGN_FLOW_H
 
@@ -11,7 +11,7 @@ enum { CH_CHEAPEST_FAN = 8, CH_CHEAPEST_LEVELS = 12 };
 /* The rows that a node holds, and the cheapest moves out of the node. A tree over blocks of consecutive rows stores the
  * cheapest move of each block, of each group of CH_CHEAPEST_FAN blocks, and so on up to a root for all rows. */
 typedef struct ch_cheapest {
-  int block;                     /* rows, a multiple of 64 */
+  int block;                     /* rows per block, a multiple of 64 */
   int levels;                    /* level 0 has the blocks, the last level the root */
   int parts[CH_CHEAPEST_LEVELS]; /* tree nodes of a level */
   int first[CH_CHEAPEST_LEVELS]; /* a level's first tree node among all */
@@ -24,60 +24,60 @@ typedef struct ch_cheapest {
 typedef struct ch_mincost_flow {
   ch_exec *x;
   int rows, e;
-  int nodes;        /* e, and one for slack where rows may keep some */
+  int nodes;        /* e, plus one for slack if rows may have fewer experts than their cap */
   int64_t ld;       /* nodes, rounded up: columns of the matrices */
   real *score;      /* [rows,ld] the node `slack` scores 0 */
-  real *open;       /* [rows,ld] score where the row may take the node, -infinity where it cannot */
-  int *slack;       /* [rows] experts that the row may take beside those it has */
-  int *excess;      /* [nodes] rows that the node holds beyond its share */
-  int *held;        /* [e] rows of an expert */
-  double *beta;     /* [ld] prices: no move gains, cost[u,v] - beta[u] + beta[v] >= 0 */
+  real *open;       /* [rows,ld] score if the row can be assigned to the node, else -infinity */
+  int *slack;       /* [rows] unused capacity of the row: its cap minus its experts */
+  int *excess;      /* [nodes] rows of the node minus its target load */
+  int *held;        /* [e] load of an expert */
+  double *beta;     /* [ld] dual prices: all reduced costs cost[u,v] - beta[u] + beta[v] are >= 0 */
   ch_cheapest *out; /* [nodes] */
   int *some_rows;   /* [rows] scratch */
   /* shortest paths */
   double *distance; /* [nodes] */
   int *previous;
   uint8_t *settled;
-  double *step_cost; /* [nodes] of the path's last move into the node, and a row that makes it */
+  double *step_cost; /* [nodes] cost of the path's last move into the node, and a row for this move */
   int *step_row;
-  int moves; /* so far */
+  int moves; /* number of moves so far */
 } ch_mincost_flow;
 
-/* Memory from scratch, which is the host's. */
+/* Allocates the network from the host's scratch. */
 void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_slack);
 
-/* No row holds anything. */
+/* Removes all assignments. */
 void ch_flow_clear(ch_mincost_flow *f);
 
-/* A row takes an expert while the network is set up, before anything moves. */
+/* Assigns a row to an expert while the network is set up, before any move. */
 void ch_flow_take(ch_mincost_flow *f, int row, int expert);
 
-/* Moves rows until no node holds more than its share; total score falls as little as possible. */
+/* Moves rows until no node exceeds its target load, with the least possible decrease of the total score. */
 void ch_flow_balance(ch_mincost_flow *f);
 
-/* --- what nodes hold and remember (cheapest.c) --- */
+/* --- rows of nodes and their cheapest moves (cheapest.c) --- */
 
 void ch_cheapest_alloc(ch_mincost_flow *f, ch_cheapest *c, int block);
 void ch_cheapest_clear(ch_cheapest *c);
 
 static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return (int)(c->holds[row / 64] >> row % 64 & 1); }
 
-/* A row comes or goes, or what it may take has changed. */
+/* Adds or removes a row of the node, or marks it stale because its possible moves have changed. */
 void ch_cheapest_put(ch_cheapest *c, int row, int holds);
 
-/* A row of the node may no longer go to node `to`, or may now, at that loss. */
+/* Updates the node after its row can no longer move to node `to`, or can move there now at a given cost. */
 void ch_cheapest_withdraw(const ch_mincost_flow *f, ch_cheapest *c, int row, int to);
 void ch_cheapest_offer(const ch_mincost_flow *f, ch_cheapest *c, int row, int to, double loss);
 
-/* The part that means all rows of the node: where its costs and carriers are. */
+/* Index of the tree's root, which covers all rows of the node, in cost and carrier. */
 static inline int64_t ch_cheapest_all(const ch_mincost_flow *f, const ch_cheapest *c) {
   return c->first[c->levels - 1] * f->ld;
 }
 
-/* Finds again what is stale. */
+/* Recomputes stale tree nodes. */
 void ch_cheapest_refresh(ch_mincost_flow *f, int node);
 
-/* Up to `most` rows that can go from node to `to` at that cost, which is the least, ascending; returns how many. */
+/* Finds up to `max` rows, ascending, that can move from `node` to `to` at `cost`, the minimum; returns their number. */
 int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int max, int *row);
 
 #endif
