@@ -6,19 +6,20 @@
 
 #include "op/exec.h"
 
-/* Attention, with a learned bias by distance or without. Position i sees j <= i or, if bidirectional, every j:
+/* Attention, with an optional learned relative position bias. Position i attends to j <= i or, if bidirectional, to
+ * every j:
  *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
  * q, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions; k, v and theirs are
- * [B,T,kv_heads,dh] with `kv_ld` (0: kv_heads*dh). Every H/kv_heads heads in a row share the keys and values of one,
- * whose gradients are sums over them in ascending order (Ainslie et al. 2023). Works in row blocks: no T x T matrix in
- * main memory; backward recomputes P from lse. */
+ * [B,T,kv_heads,dh] with `kv_ld` (0: kv_heads*dh). Each group of H/kv_heads consecutive heads shares one head of keys
+ * and values, whose gradients are sums over the group in ascending order (Ainslie et al. 2023). Works in row blocks: no
+ * T x T matrix in main memory; backward recomputes P from lse. */
 typedef struct {
   int B, T, H, dh;
   int kv_heads; /* 0: H */
   int64_t ld, kv_ld;
   int bidirectional;
-  const int *length; /* [B] host, bidirectional only: positions of each sequence, 1 at least. The others take no part:
-                        out, dq, dk and dv are 0 there. NULL: T each */
+  const int *length; /* [B] host, bidirectional only: length of each sequence, at least 1. Later positions are padding,
+                        where out, dq, dk and dv are 0. NULL: all T */
   real scale;
   const real CH_DEV *q, *k, *v;
   const real CH_DEV *rel_bias; /* [buckets,H], or NULL: no bias */
@@ -53,34 +54,34 @@ static inline void ch_attention_buckets(int count, int buckets, int max_distance
     bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
 }
 
-/* Distances i-j of T positions: from -ch_attention_ahead(a) on, so many. */
+/* Distances i-j range from -ch_attention_ahead(a) to T-1; ch_attention_distances is their number. */
 static inline int ch_attention_ahead(const ch_attention_args *a) { return a->bidirectional ? a->T - 1 : 0; }
 static inline int ch_attention_distances(const ch_attention_args *a) { return a->T + ch_attention_ahead(a); }
 
-/* The bucket of every distance: [ch_attention_distances(a)]. Where attention is bidirectional, the first half of the
- * buckets is for keys at and before the position, the second for those after it, as in T5's encoder. */
+/* The bucket of every distance: [ch_attention_distances(a)]. If attention is bidirectional, the first half of the
+ * buckets is for keys at or before the position, the second for later keys, as in T5's encoder. */
 static inline void ch_attention_all_buckets(const ch_attention_args *a, int *bucket) {
   int ahead = ch_attention_ahead(a), side = a->bidirectional ? a->buckets / 2 : a->buckets;
   ch_attention_buckets(a->T, side, a->max_distance, bucket + ahead);
   for (int distance = 1; distance <= ahead; distance++) bucket[ahead - distance] = side + bucket[ahead + distance];
 }
 
-/* Positions of sequence b, and the keys that its position i sees: those below. */
+/* The length of sequence b, and the number of keys that its position i attends to. */
 static inline int ch_attention_length(const ch_attention_args *a, int64_t b) { return a->length ? a->length[b] : a->T; }
 static inline int ch_attention_seen(const ch_attention_args *a, int64_t b, int i) {
   return a->bidirectional ? ch_attention_length(a, b) : i + 1;
 }
 
-/* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
- * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
- * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend
- * on the other rows, bit for bit. */
+/* Attention of new positions to cached keys and values, for inference; no backward. Sequence b's new positions are rows
+ * begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to which their
+ * keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend on the
+ * other rows, bit for bit. */
 enum { CH_BIAS_PAD = 16 };
 typedef struct {
   int B, H, dh;
   int kv_heads;     /* 0: H */
-  int positions;    /* positions of a cache; past[b] and the new ones are no more */
-  int max_rows;     /* new positions of all sequences at most: what the plan counts with */
+  int positions;    /* capacity of a cache per sequence: past[b] + new positions <= positions */
+  int max_rows;     /* max new positions of all sequences together, for planning memory */
   const int *begin; /* [B+1] host */
   const int *past;  /* [B] host */
   real scale;
@@ -90,28 +91,28 @@ typedef struct {
   real CH_DEV *out;             /* [rows,H*dh] */
 } ch_attention_cached_args;
 
-/* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
- * bias[head * (positions + CH_BIAS_PAD) + positions - 1 - distance]. The padding, which wide loads read, becomes 0. */
+/* rel_bias [buckets,H] expanded by head and descending distance, in the order of the keys: bias[head * (positions +
+ * CH_BIAS_PAD) + positions - 1 - distance]. The padding, which vector loads may read, is set to 0. */
 typedef struct {
   int H, buckets, max_distance, positions;
   const real CH_DEV *rel_bias;
   real CH_DEV *bias;
 } ch_attention_bias_args;
 
-/* Rotary position embedding (Su et al. 2021), its pairs as in GPT-NeoX: of every head's dh columns the first `rotated`
- * are pairs (c, c + rotated/2). That of a row at position p is turned, in place, by the angle p theta^(-2c/rotated). So
- * the product of a query and a key depends on their distance alone. */
+/* Rotary position embedding (Su et al. 2021), with the pairing of GPT-NeoX: the first `rotated` of a head's dh columns
+ * form pairs (c, c + rotated/2). At position p a pair is rotated in place by the angle p theta^(-2c/rotated). So the
+ * product of a query and a key depends only on their distance. */
 typedef struct {
   int64_t n;
   int heads, dh, rotated;
-  int back;                       /* turns the other way, as backward does with gradients */
-  int T;                          /* row t stands at position t % T, unless */
-  const int32_t CH_DEV *position; /* [n] says otherwise; or NULL */
-  const real CH_DEV *rope_table;  /* of every position, as op rope_table makes it */
+  int back;                       /* 1: inverse rotation, for gradients in backward */
+  int T;                          /* row t is at position t % T, if `position` is NULL */
+  const int32_t CH_DEV *position; /* [n] positions of rows, or NULL */
+  const real CH_DEV *rope_table;  /* [positions,rotated] output of op rope_table */
   real CH_DEV *x;                 /* [n,heads,dh] */
 } ch_rope_args;
 
-/* turn [positions,rotated]: of every position the cosines of its angles, rotated/2, then their sines. */
+/* rope_table [positions,rotated]: per position the cosines of rotated/2 angles, then their sines. */
 typedef struct {
   int positions, rotated;
   double theta;

@@ -1,4 +1,4 @@
-/* Backends: a table of ops, the memory that they work on, and who is there. */
+/* Backends: a table of ops and their memory, and the list of backends. */
 #ifndef CH_OP_BACKEND_H
 #define CH_OP_BACKEND_H
 
@@ -8,7 +8,7 @@
 typedef struct ch_peak {
   int threads;
   double fp32_gflops;    /* fused multiply-adds of the widest vectors in use */
-  double bf16_gflops;    /* vdpbf16ps or AMX tiles, whichever is faster; 0 where the CPU has neither */
+  double bf16_gflops;    /* vdpbf16ps or AMX tiles, whichever is faster; 0 if the CPU has neither */
   double read_gbs;       /* main memory, reading */
   double triad_gbs;      /* main memory, a = b + s c */
   const char *isa;       /* generic, avx2, avx512 */
@@ -18,30 +18,30 @@ typedef struct ch_peak {
 typedef struct ch_backend {
   const char *name; /* "cpu", "reference" */
   const ch_memory *memory;
-  /* Refuses by name what it cannot do (CHOIR_ERROR_UNSUPPORTED). */
+  /* CHOIR_ERROR_UNSUPPORTED, naming the compute type, if the backend does not support it on this machine. */
   int (*supports)(ch_compute compute, int emulate);
-  /* Every op of the table (CH_DEVICE_OPS where the memory is not the host's), `name` apart. */
+  /* Fills every op of the table (for device memory: CH_DEVICE_OPS), but not `name`. */
   void (*fill)(ch_ops *ops, ch_compute compute);
   /* For backends with several devices, else NULL. *device: number of the device to open, taken from the name
    * ("cuda:1"), or -1 for any. describe: writes a description of device `number`; 0: no such device. */
   int *device;
   int (*describe)(int number, char *text, size_t size);
-  /* Measures for about `seconds`, half of them main memory if `memory` is set, else its rates stay 0: it takes 768 MiB.
-   * CHOIR_ERROR_MEMORY. NULL: the backend cannot tell. */
+  /* Measures peak rates for about `seconds`. If `memory` is set, half of the time goes to main memory, with 768 MiB of
+   * buffers; otherwise its rates are 0. CHOIR_ERROR_MEMORY. NULL: not implemented by the backend. */
   int (*peak)(int threads, double seconds, int memory, ch_peak *peak);
 } ch_backend;
 
-/* Adds a backend to those of this build (CH_BACKENDS in backend.c): a test's, or a program's own. It must stay. Not
- * while another thread uses backends. CHOIR_ERROR_ARGUMENT: the name is taken, or there are too many. */
+/* Adds a backend to those of this build (CH_BACKENDS in backend.c): for tests and embedding programs. `backend` must
+ * stay valid; not thread-safe. CHOIR_ERROR_ARGUMENT: the name is in use, or there are too many backends. */
 int ch_backend_register(const ch_backend *backend);
 
-/* The backend of that name (after a colon: the number of a device), or NULL with a message that lists the known ones
- * and says what to do. */
+/* The backend of that name (optionally with a colon and the number of a device), or NULL with a message that lists the
+ * known backends and a remedy. */
 const ch_backend *ch_backend_find(const char *name);
 
-/* Measures the peak rates of backend `name`'s hardware; all 0 where it cannot tell. threads 0: all CPUs of the
- * process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this
- * machine cannot run it. */
+/* Measures the peak rates of backend `name`'s hardware; all 0 if not implemented. threads 0: all CPUs of the process.
+ * CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this machine cannot
+ * run it. */
 int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak);
 
 /* The first listed backend that computes in host memory. */

@@ -2,22 +2,22 @@
  * the model and the table, op/attention.h those of attention, op/routing.h those of routing.
  *
  * Rules, without exception unless the name says so:
- *  - A pointer marked CH_DEV leads into the backend's memory, one without the mark is the host's. Host arrays hold what
- *    shapes depend on; an op has read them when it returns, though it may still be at work (base/memory.h).
+ *  - A pointer marked CH_DEV points to the backend's memory, other pointers to host memory. Host arrays determine
+ * shapes; an op has read them when it returns, although it may still run asynchronously (base/memory.h).
  *  - Gradients of weights that are sums over rows accumulate (dw += ...). Gradients from products (gemm, CH_TN, head)
  *    accumulate if the field `accumulate` is set and are overwritten otherwise, so that callers need not clear them.
  *    Gradients of activations are set (dx = ...). A field whose name ends in _acc accumulates.
  *  - Arrays are row-major and contiguous unless an `ld` says otherwise; comments give shapes. The gradient of `x` is
  *    `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary,
  *    T sequence length, B sequences, H heads.
- *  - An op cannot fail; who plans a model checks shapes first. Inputs and outputs do not overlap unless it says so.
- *  - Scratch comes from x->scratch and goes back before the op returns. In the counting run (ch_counting) an op
- *    allocates its scratch and returns before it reads or writes anything else.
- *  - The result does not depend on x->threads, bit for bit: work is cut into pieces whose size depends on shapes only,
- *    and sums over pieces are added in a fixed order.
+ *  - An op cannot fail; shapes are checked when a model is planned. Inputs and outputs do not overlap unless stated.
+ *  - Scratch is allocated from x->scratch and released before the op returns. In the counting run (ch_counting) an op
+ *    allocates its scratch and returns before it accesses any array.
+ *  - The result does not depend on x->threads, bit for bit: work is divided into blocks whose size depends on shapes
+ *    only, and sums over blocks are added in a fixed order.
  *
- * A table is always complete: where the memory is the host's, a backend may start from the reference (src/cpu/ref/,
- * plain C, double or float) and override what it does faster. */
+ * A table is always complete: a backend with host memory may start from the reference (src/cpu/ref/, plain C, double or
+ * float) and override ops with faster implementations. */
 #ifndef CH_OP_OP_H
 #define CH_OP_OP_H
 
@@ -36,22 +36,22 @@ typedef struct ch_gemm_args {
   const real CH_DEV *a, *b;
   int64_t lda, ldb, ldc; /* 0: contiguous */
   real CH_DEV *c;
-  real alpha;     /* 0 means 1, so that a designated initialiser may leave it out */
+  real alpha;     /* 0 means 1, so that a designated initializer may omit it */
   int accumulate; /* C += instead of C = */
   int exact;
   const ch_bf16 CH_DEV *b16; /* B already rounded to bf16, same layout and ldb; or NULL */
-  /* B [n,k] in 8 bits instead of b, which need not be there: A is rounded as cpu/simd/q8.h says. Or NULL, as in all
-   * products of a call, or in none. */
+  /* 8-bit B [n,k] instead of b, or NULL. A is rounded as described in cpu/simd/q8.h. Of the products of one call, all
+   * or none have it. */
   const ch_q8 CH_DEV *b8;
-  /* A second product, or NULL; it must not read or write the first product's C. Idle threads compute it, and an operand
-   * that both products round is rounded once. */
+  /* A second product (dual GEMM), or NULL; it must not read or write the first product's C. It runs on idle threads,
+   * and an input of both products is rounded once. */
   const struct ch_gemm_args *second;
 } ch_gemm_args;
 
-/* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
+/* Grouped product: one product per expert i, on its rows r_i = begin[i] .. begin[i+1]-1:
  *   CH_NN  C[r_i, n]  = A[r_i, k] W[i][k, n]         CH_NT  C[r_i, n] = A[r_i, k] W[i][n, k]^T
  *   CH_TN  W[i][k, n] (= or +=) A[r_i, k]^T C[r_i, n]   (the gradient of a weight; A and C are inputs)
- * An expert without rows has nothing to compute but W[i] = 0, where CH_TN sets. */
+ * For an expert without rows, CH_TN without `accumulate` sets W[i] = 0. */
 typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
 enum {
   CH_WORTH_PADDING = 2
@@ -60,17 +60,17 @@ typedef struct {
   ch_gemm_form form;
   int experts;
   const int CH_DEV *begin; /* [experts+1] */
-  int max_rows;            /* rows of A and C at most: what the plan counts with */
-  int load;                /* rows per expert if all experts have equally many and the host knows; else -1 */
+  int max_rows;            /* max rows of A and C, for planning memory */
+  int load;                /* rows per expert if all experts have the same number and the host knows it; else -1 */
   int max;                 /* upper bound of one expert's rows if the host knows one; else 0 */
-  const int *host_begin;   /* [experts+1] host: `begin`, or NULL: the host has not read it */
+  const int *host_begin;   /* [experts+1] host: `begin`, or NULL: not downloaded */
   int64_t n, k;
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
   int accumulate;            /* W += instead of W =, or C += instead of C = (not with `activate`) */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
-  const ch_q8 CH_DEV *w8;    /* each expert's [n,k] in 8 bits instead of w, or NULL; never with CH_TN */
+  const ch_q8 CH_DEV *w8;    /* [experts,n,k] in 8 bits instead of w, or NULL; never with CH_TN */
   /* With bf16 compute (never in the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
   /* CH_NN only, or NULL: applies an activation to C while C is in the cache.
@@ -86,7 +86,7 @@ typedef struct {
   int d;
   const real CH_DEV *x; /* [n,d] */
   real CH_DEV *y;       /* [slots,d] */
-  ch_bf16 CH_DEV *y16;  /* where the table writes_bf16: y rounded, instead of y; or NULL */
+  ch_bf16 CH_DEV *y16;  /* y rounded, instead of y, if the table has writes_bf16; or NULL */
 } ch_gather_args;
 
 /* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
@@ -102,7 +102,8 @@ typedef struct {
   real CH_DEV *dgate;      /* [slots] <dout[token of s], y[s]> */
 } ch_combine_args;
 
-/* Row softmax, over `nulls` more logits of 0 that have no column. dx = y * (dy - <y, dy>). In place allowed. */
+/* Row softmax over m logits and `nulls` additional logits of 0, whose probabilities are not stored. dx = y * (dy - <y,
+ * dy>). In place allowed. */
 typedef struct {
   int64_t n;
   int m;                /* columns */
@@ -122,26 +123,26 @@ typedef struct {
   real CH_DEV *dx;
 } ch_sigmoid_args;
 
-/* The activation between the products of a feed-forward layer: exact GELU of one, gelu(x) = x Phi(x); or of two a gate
- * and what it gates, gelu(g) * u or silu(g) * u with silu(x) = x / (1 + exp(-x)). */
+/* The activation between the products of a feed-forward layer: exact GELU, gelu(x) = x Phi(x); or gated, with gate g
+ * and linear branch u: gelu(g) * u or silu(g) * u, silu(x) = x / (1 + exp(-x)). */
 typedef enum { CH_GELU, CH_GEGLU, CH_SWIGLU } ch_activation;
 static inline int ch_gated(ch_activation a) { return a != CH_GELU; }
 
-/* y = gelu(x), or of a gated one gelu(x) * u, silu(x) * u. May write over its inputs. Backward sets y again unless that
- * is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are
- * +inf, of -inf NaN (-inf * 0), and the slopes NaN at both. */
+/* y = gelu(x), or gated: gelu(x) * u, silu(x) * u. Outputs may be the same arrays as inputs. Backward also recomputes
+ * y, unless it is NULL, because value and derivative share most of their arithmetic. At infinities: gelu and silu of
+ * +inf are +inf, of -inf NaN (-inf * 0), and both derivatives are NaN. */
 typedef struct ch_activate_args {
   ch_activation activation;
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
-  const real CH_DEV *x;   /* the pre-activation, or what gates */
-  const real CH_DEV *u;   /* gated only, as is du */
+  const real CH_DEV *x;   /* the pre-activation; gated: the gate g */
+  const real CH_DEV *u;   /* gated only: the linear branch; also du */
   real CH_DEV *y;
   const real CH_DEV *dy;
   real CH_DEV *dx;
   real CH_DEV *du;
-  /* CH_GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these;
-   * dy, too, on devices. */
+  /* CH_GELU with bf16 compute only (never in the reference), or NULL: x, y and dx in bf16 instead of the arrays above;
+   * on devices also dy. */
   ch_bf16 CH_DEV *x16, *y16, *dx16;
   const ch_bf16 CH_DEV *dy16;
 } ch_activate_args;
@@ -157,7 +158,7 @@ typedef struct {
   const real CH_DEV *dy;
   real CH_DEV *dx; /* [n,d] */
   real CH_DEV *dw; /* [d] += */
-  int dx_acc;      /* dx += instead of dx =: the residual stream's gradient already is there */
+  int dx_acc;      /* dx += instead of dx =: dx contains the gradient of the residual stream */
 } ch_rmsnorm_args;
 
 /* Embedding: x[t] = scale * w[token[t]]; dw[token[t]] += scale * dx[t], in ascending t. */
@@ -172,11 +173,10 @@ typedef struct {
   real CH_DEV *dw; /* [V,d] += */
 } ch_embedding_args;
 
-/* The head, whose weight may be the embedding's: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log
- * softmax(logits)[target], each times its row's weight. Chunks of rows, never all logits of the batch. When dx is set,
- * forward also does the backward while the chunk's logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=)
- * d(weight * loss_sum)/dw.
- */
+/* The head (its weight may be the embedding): logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log
+ * softmax(logits)[target], each times its row's weight. Works in chunks of rows, so the logits of the whole batch are
+ * never in memory. If dx is set, the backward of a chunk follows its forward directly: dx = d(weight * loss_sum)/dx and
+ * dw (= or +=) d(weight * loss_sum)/dw. */
 typedef struct {
   int64_t n;
   int d, V;
@@ -184,20 +184,20 @@ typedef struct {
   const real CH_DEV *x;           /* [n,d] */
   const real CH_DEV *w;           /* [V,d] */
   const ch_bf16 CH_DEV *w16;      /* w rounded to bf16, or NULL */
-  const ch_q8 CH_DEV *w8;         /* w in 8 bits instead of w, or NULL; never with dx */
+  const ch_q8 CH_DEV *w8;         /* 8-bit weight instead of w, or NULL; never with dx */
   const int32_t CH_DEV *target;   /* [n], negative: not counted */
   double CH_DEV *loss_sum;        /* = */
   double CH_DEV *loss_total;      /* += the same, or NULL */
-  const float CH_DEV *row_weight; /* [n], or NULL: all 1, as they are with `paired` */
-  float CH_DEV *token_loss;       /* [n] or NULL: each target's loss without its weight, 0 where not counted */
-  real CH_DEV *logits;            /* [n,V] or NULL: all logits, for who asks for them */
-  real weight;                    /* of the gradient besides, usually 1/targets */
+  const float CH_DEV *row_weight; /* [n], or NULL: all 1; NULL with `paired` */
+  float CH_DEV *token_loss;       /* [n] or NULL: each target's loss without its weight, 0 without a target */
+  real CH_DEV *logits;            /* [n,V] all logits, or NULL */
+  real weight;                    /* factor of the gradient, usually 1/targets */
   real CH_DEV *dx;                /* [n,d] = , or NULL */
   real CH_DEV *dw;                /* [V,d] */
   int accumulate;                 /* dw += instead of dw = */
-  /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
-   * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
-   * its own. */
+  /* Rows t and t + n/2 (n even) are two predictions p and q of the same target by a model with random routing:
+   * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, which also contributes to the gradient,
+   * times consistency_weight. */
   int paired;
   double CH_DEV *consistency_sum;
   real consistency;
@@ -211,14 +211,14 @@ typedef struct {
   int accumulate; /* y += x instead of y = x; only with x */
 } ch_copy_args;
 
-/* y (= or +=) m x / (1 - rate), m_i being 0 with probability `rate` and else 1: a function of (seed, place, draw, i)
- * alone, so the same op on gradients is its backward. y may be x where nothing accumulates. */
+/* y (= or +=) m x / (1 - rate), where m_i is 0 with probability `rate`, else 1, and depends only on (seed, place, draw,
+ * i), so the same op on gradients is its backward. y may be x unless it accumulates. */
 typedef struct {
   int64_t count;
   int64_t first; /* i of x[0] */
-  double rate;   /* in steps of 2^-16 */
+  double rate;   /* multiple of 2^-16 */
   uint64_t seed;
-  uint32_t place; /* in the model */
+  uint32_t place; /* index of the dropout in the model */
   uint64_t draw;  /* below 2^32 */
   const real CH_DEV *x;
   real CH_DEV *y;
@@ -233,7 +233,7 @@ typedef struct {
   int accumulate;
 } ch_multiply_args;
 
-/* sum[i * step] = the sum of squares of x[i, count], in double and in a fixed order; NaN and infinity come through. */
+/* sum[i * step] = the sum of squares of x[i, count], in double and in a fixed order; NaN and infinity propagate. */
 typedef struct {
   int64_t arrays, count;
   const real CH_DEV *x; /* [arrays,count] */
@@ -250,7 +250,7 @@ typedef struct {
   ch_bf16 CH_DEV *y;
 } ch_round_args;
 
-/* The values of bf16 numbers. */
+/* Converts bf16 to real. */
 typedef struct {
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements */
@@ -259,32 +259,32 @@ typedef struct {
   int accumulate; /* y += them */
 } ch_widen_args;
 
-/* Adafactor with beta1 = 0 (Shazeer & Stern 2018, algorithms 4 and 5, with parameter scaling): for a tensor of
- * `batch` matrices [rows, cols] (each expert's matrix is factored by itself),
+/* Adafactor with beta1 = 0 (Shazeer & Stern 2018, algorithms 4 and 5, with parameter scaling): for a tensor of `batch`
+ * matrices [rows, cols] (each expert's matrix is factored separately),
  *   row = beta2 row + (1-beta2) mean_cols(g^2 + eps1);  col likewise over rows;  v = row col / mean(row)
- *   (vectors: batch = rows = 1, `col` holds v itself, unfactored, and `row` is NULL);
+ *   (vectors: batch = rows = 1, `col` is v, unfactored, and `row` is NULL);
  *   u = g / sqrt(v); u /= max(1, rms(u)/clip); w -= learning_rate * max(eps2, rms(w)) * u, rms over one matrix.
- * `grad_scale` multiplies g first (global clipping). Where factored, beta2 is bias-corrected by the caller: the
- * beta2 passed is the step's own, beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t).
+ * `grad_scale` multiplies g first (global clipping). If factored, the caller bias-corrects beta2: the argument beta2 is
+ * beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t).
  *
- * Matrices may be cut: each of several ranks has some of their columns, with the part of w, g and col that belongs to
- * these, and all of row. An update of them is two calls on every rank. MEASURE updates col and sets `measures`; the
- * caller adds these up over the ranks; APPLY reads the sums, updates w, and row, which stays the same on all ranks. */
+ * Matrices may be sharded by columns: each rank has the columns' part of w, g and col, and all of row. An update then
+ * is two calls on every rank. MEASURE updates col and sets `measures`; the caller sums `measures` over the ranks; APPLY
+ * reads the sums and updates w and row, which stays equal on all ranks. */
 typedef enum { CH_ADAFACTOR_WHOLE, CH_ADAFACTOR_MEASURE, CH_ADAFACTOR_APPLY } ch_adafactor_stage;
-/* Sums over a row: of g^2, of w^2, and of g^2 / col, which is u^2 except for a factor that the row has in common. */
+/* Sums over a row: of g^2, of w^2, and of g^2 / col, which is proportional to u^2 within a row. */
 enum { CH_MEASURE_G, CH_MEASURE_W, CH_MEASURE_U, CH_MEASURES };
 typedef struct {
   ch_adafactor_stage stage;
   int64_t batch, rows, cols;
-  int64_t all_cols;      /* of all ranks; 0: as cols */
-  real CH_DEV *measures; /* [batch,rows,CH_MEASURES], of MEASURE and APPLY only */
+  int64_t all_cols;      /* columns of all ranks; 0: cols */
+  real CH_DEV *measures; /* [batch,rows,CH_MEASURES], MEASURE and APPLY only */
   real CH_DEV *w;
   const real CH_DEV *g;
   real CH_DEV *row; /* [batch,rows] or NULL */
   real CH_DEV *col; /* [batch,cols] */
   double learning_rate, beta2, eps1, eps2, clip, grad_scale;
-  const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite, in no stage */
-  ch_bf16 CH_DEV *w16;         /* or NULL: the new w rounded to bf16, in the same pass */
+  const double CH_DEV *finite; /* or NULL; if this number is not finite, no stage changes anything */
+  ch_bf16 CH_DEV *w16;         /* out, or NULL: the new w rounded to bf16 */
 } ch_adafactor_args;
 
 /* AdamW (Loshchilov & Hutter 2019), bias-corrected by `step` (from 1). */
@@ -295,14 +295,15 @@ typedef struct {
   real CH_DEV *m, *v;
   int64_t step;
   double learning_rate, beta1, beta2, eps, weight_decay, grad_scale;
-  const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite */
+  const double CH_DEV *finite; /* or NULL; if this number is not finite, nothing is changed */
   ch_bf16 CH_DEV *w16;
 } ch_adamw_args;
 
-/* The table, a row an op: its name, its arguments, and what it reads and writes of them; slots: of the record,
- * expert_begin and slot_token. A backend with a memory of its own need not have CH_HOST_OPS, which run on the host. */
+/* The table of ops, one row per op: name, type of arguments, inputs -> outputs. "slots" are expert_begin and slot_token
+ * of the record. A device backend need not have CH_HOST_OPS, which run on the host. */
 /* clang-format off */
-/* On `count` elements; and on `count` elements of each of *rows rows. Devices launch one kernel of the op's name. */
+/* Elementwise ops: on `count` elements, or on `count` elements of each of *rows rows. Devices launch one kernel with
+ * the op's name. */
 #define CH_ELEMENT_OPS(op)                                                                                         \
   op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
   op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
@@ -367,15 +368,15 @@ typedef struct {
 #define CH_OPS(op) CH_DEVICE_OPS(op) CH_HOST_OPS(op)
 /* clang-format on */
 
-/* The arguments of an op by its name; and its call, with what they are. */
+/* The type of an op's arguments, by the op's name; and a call of an op with initializers of its arguments. */
 #define CH_OP_ARGS(name, args) typedef args ch_args_of_##name;
 CH_OPS(CH_OP_ARGS)
 #undef CH_OP_ARGS
 #define CH_OP(x, op, ...) (x)->ops->op((x), &(ch_args_of_##op){__VA_ARGS__})
 
 typedef struct ch_ops {
-  const char *name; /* of the backend */
-  int writes_bf16;  /* gather can round (y16), and its memory is not the host's */
+  const char *name; /* name of the backend */
+  int writes_bf16;  /* 1: gather can write bf16 (y16); device memory only */
 #define CH_OP_FIELD(name, args) void (*name)(ch_exec * x, const args *a);
   CH_OPS(CH_OP_FIELD)
 #undef CH_OP_FIELD

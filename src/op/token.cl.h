@@ -1,5 +1,5 @@
-/* What ops of routing do to one token or one expert: one text for the reference and for the kernels of devices, in the
- * common subset of C and CUDA C. Devices read it behind their prelude, which has the names below for them. */
+/* Routing ops for one token or one expert, in the common subset of C and CUDA C: the same source for the reference and
+ * for device kernels. On devices the kernel prelude defines the names below. */
 #ifndef CH_OP_TOKEN_CL_H
 #define CH_OP_TOKEN_CL_H
 
@@ -13,32 +13,33 @@
 typedef unsigned char uchar;
 #endif
 
-/* The share that a score has of the sum of a token's two; both 0, which no softmax gives: the score itself. The sum of
- * two finite scores may overflow; their halves are added then. */
+/* score / (value[0] + value[1]); the score itself if the sum is 0. If the sum of the finite scores overflows, their
+ * halves are added. */
 INLINE real normalize_top2(GLOBAL const real *value, real score) {
   real a_half = (real)0.5, sum = value[0] + value[1];
   return sum == INF ? a_half * score / (a_half * value[0] + a_half * value[1]) : score / (sum == 0 ? 1 : sum);
 }
 
-/* dscore [e] has the gradients of a token's two gates, and gets those of its scores: d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2
- * and so on; the square of a small sum would be 0. */
+/* In: dscore [e] has the gradients of a token's two gates; out: of its two scores: d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2
+ * and so on. The factors avoid the square of a small sum, which would underflow to 0. */
 INLINE void normalize_top2_backward(GLOBAL const int *expert, GLOBAL const real *value, GLOBAL real *dscore) {
   real first = value[0], second = value[1], sum = first + second;
-  if (expert[0] < 0 || sum == 0) return; /* with a sum of 0 gates are the scores themselves */
+  if (expert[0] < 0 || sum == 0) return; /* if the sum is 0, gates are the scores */
   real slope = (dscore[expert[0]] - dscore[expert[1]]) / sum;
-  if (sum == INF) first *= (real)0.5, second *= (real)0.5, sum = first + second; /* the slope is 0: below all floats */
+  if (sum == INF)
+    first *= (real)0.5, second *= (real)0.5, sum = first + second; /* the derivative is 0: it underflows */
   dscore[expert[0]] = second / sum * slope;
   dscore[expert[1]] = -first / sum * slope;
 }
 
-/* The gates of a token's slots begin[0] .. begin[1]-1 are divided by their sum, which is returned. */
+/* Divides the gates of a token's slots begin[0] .. begin[1]-1 by their sum, and returns the sum. */
 INLINE real normalize_gates(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL real *gate) {
   double sum = 0;
   for (int i = begin[0]; i < begin[1]; i++) sum += (double)gate[slot[i]];
   real by = (real)(sum == 0 ? 1 : sum);
   for (int i = begin[0]; i < begin[1]; i++)
     gate[slot[i]] = (real)((double)gate[slot[i]] / (by == INF ? sum : (double)by));
-  return by == INF ? (real)3.40282347e+38 : by; /* finite gates, whose sum no float holds */
+  return by == INF ? (real)3.40282347e+38 : by; /* the sum of finite gates overflows */
 }
 
 INLINE void normalize_gates_backward(GLOBAL const int *begin, GLOBAL const int *slot, GLOBAL const real *gate, real sum,
@@ -48,16 +49,16 @@ INLINE void normalize_gates_backward(GLOBAL const int *begin, GLOBAL const int *
   for (int i = begin[0]; i < begin[1]; i++) dgate[slot[i]] = (real)(((double)dgate[slot[i]] - mean) / (double)sum);
 }
 
-/* The share of the choices that each of `nulls` null experts gets, of those that share [e] leaves of 1. The loss needs
- * no mean score of null experts, which is 1 minus the others', with shares less this one. */
+/* The fraction of choices per null expert: (1 - sum of share [e]) / nulls. The load-balancing loss does not need the
+ * mean score of null experts, which is 1 minus that of the others, if this fraction is subtracted from all shares. */
 INLINE double null_share(int e, int nulls, GLOBAL const double *share) {
   double left = 1;
   for (int i = 0; i < e && nulls; i++) left -= share[i];
   return nulls ? left / nulls : 0;
 }
 
-/* sum_i (share_i - null) score_i of one token, of its scores divided by their sum if `whole` asks for that, which it
- * becomes; 0 of 0 counts as 0. */
+/* sum_i (share_i - null) score_i of one token. If *whole is nonzero, scores are divided by their sum, which is stored
+ * to *whole (1 if it is 0). */
 INLINE double mean_share(int e, double null, GLOBAL const double *share, GLOBAL const real *score, double *whole) {
   double sum = 0, all = 0;
   for (int i = 0; i < e; i++) {
@@ -68,7 +69,7 @@ INLINE double mean_share(int e, double null, GLOBAL const double *share, GLOBAL 
   return sum / *whole;
 }
 
-/* dscore [e] += scale times the gradient of that. */
+/* dscore [e] += scale times the gradient of mean_share. */
 INLINE void mean_share_backward(int e, int shares, double scale, double null, GLOBAL const double *share,
                                 GLOBAL const real *score, GLOBAL real *dscore) {
   double whole = shares, mean = mean_share(e, null, share, score, &whole);
@@ -82,7 +83,7 @@ INLINE real log_sum_exp(int e, GLOBAL const real *logit) {
   return (real)(max + log(sum));
 }
 
-/* Op `price`, of all experts. */
+/* Op `price`, for all experts. */
 INLINE void move_prices(int e, GLOBAL const real *next, GLOBAL real *beta) {
   double sum = 0;
   int apart = 0;
@@ -92,12 +93,12 @@ INLINE void move_prices(int e, GLOBAL const real *next, GLOBAL real *beta) {
   for (int i = 0; i < e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / e);
 }
 
-/* keep [e] = 1 where a valid token passes and, under a cap, is among the best of score - bar. */
+/* keep [e] = 1 if the token is valid, score >= bar and, with a cap, score - bar is among the `cap` largest. */
 INLINE void pass_bars(int e, int cap, int valid, GLOBAL const real *score, GLOBAL const real *bar, GLOBAL uchar *keep) {
   int passed = 0;
   for (int i = 0; i < e; i++) passed += keep[i] = valid && score[i] >= bar[i];
   for (; cap && passed > cap; passed--) {
-    int worst = -1; /* of equal margins the higher expert goes */
+    int worst = -1; /* ties: remove the higher expert */
     for (int i = 0; i < e; i++)
       if (keep[i] && (worst < 0 || score[i] - bar[i] <= score[worst] - bar[worst])) worst = i;
     keep[worst] = 0;
