@@ -2,7 +2,7 @@
 
 #include "op/prefetch.h"
 
-/* How many slots are filled: only the device knows. */
+/* Pointer to the number of filled slots, which may only be known on the device. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
 /* The products of one group of experts. */
@@ -29,7 +29,7 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
                                .n = n};
 }
 
-/* A product, and then what is under way is moved on. */
+/* Runs a product, then makes progress on active transfers. */
 static void multiply(ch_exec *x, const experts_work *k, const ch_expert_gemm_args *p) {
   x->ops->expert_gemm(x, p);
   k->ex->with->progress(x, k->ex);
@@ -55,16 +55,16 @@ static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, in
   return out;
 }
 
-/* Rows that have come from their tokens, as an operand of one product or, of gated experts, of two. */
+/* The received rows as an operand of one product, or of two for gated experts. */
 static ch_operand arrived(ch_exec *x, const experts_work *k) {
   if (k->ex->rounds) return (ch_operand){.rounded = (ch_bf16 CH_DEV *)k->rows};
   return k->up ? as_rows(x, k->record, k->rows, k->a->route.d) : (ch_operand){.value = k->rows};
 }
 
-/* The group's part of an array [e,d,h] of this rank's experts; NULL stays. */
+/* The group's part of an array [e,d,h] of this rank's experts, or NULL. */
 #define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->route.d * (k)->a->h : NULL)
 
-/* C (=|+=) A W (CH_NN, [d] -> [h]), which may go through the activation, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
+/* C (=|+=) A W (CH_NN, [d] -> [h]), with an optional activation, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
 static void apply(ch_exec *x, const experts_work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
                   const ch_bf16 CH_DEV *w16, const ch_q8 CH_DEV *w8, real CH_DEV *out, const ch_activate_args *then,
                   int add) {
@@ -94,7 +94,7 @@ static void accumulate(ch_exec *x, const experts_work *k, ch_operand rows_d, ch_
   multiply(x, k, &p);
 }
 
-/* hidden = act(pre), or act(pre) * up, or its backward as far as it is the same. */
+/* Arguments for hidden = act(pre) or act(pre) * up, and the common arguments of its backward. */
 static ch_activate_args activation_of(const experts_work *k, ch_operand hidden) {
   return (ch_activate_args){.activation = k->a->activation,
                             .count = k->a->h,
@@ -112,14 +112,14 @@ static void output(ch_exec *x, const experts_work *k, ch_operand hidden) {
   apply(x, k, CH_NT, hidden, w->w2, w->w2_16, w->w2_8, k->rows, NULL, 0);
 }
 
-/* Waits for a group's rows. No product overlaps with the first group's rows, so they get the links alone; the prefetch
- * begins after them. */
+/* Waits for a group's rows. No product overlaps with the transfer of the first group, so it gets the full bandwidth;
+ * the prefetch begins after it. */
 static void arrive(ch_exec *x, const experts_work *k, int group) {
   k->ex->with->arrive(x, k->ex, group, k->rows);
   if (!group) ch_prefetch_next(x);
 }
 
-/* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
+/* pre = x W1, up = x W3, hidden = activation; hidden overwrites pre if backward does not need it. */
 static void forward_group(ch_exec *x, const experts_work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   CH_SCRATCH(x);
@@ -141,8 +141,8 @@ static void again(ch_exec *x, const experts_work *k, int group) {
   output(x, k, hidden);
 }
 
-/* From dpre, and of gated experts the gradient of up in its place, to weights and rows: pre = x_in W1, up = x_in W3,
- * with x_in in the place of dy, and then its gradient. */
+/* Backward of pre = x_in W1 and up = x_in W3: computes weight gradients from dpre and dup (stored in up), and replaces
+ * x_in (in the buffer of dy) by its gradient. */
 static void backward_in(ch_exec *x, const experts_work *k, ch_operand dpre) {
   const ch_moe_args *a = k->a;
   const ch_moe_weights *w = &a->weights;
@@ -162,7 +162,7 @@ static void backward_group(ch_exec *x, const experts_work *k, int group) {
   CH_SCRATCH(x);
   arrive(x, k, group);
 
-  /* y = hidden W2^T: dhidden goes on to dpre, and hidden, computed again, takes the place of pre */
+  /* y = hidden W2^T: dhidden becomes dpre; recomputed hidden overwrites pre */
   ch_operand hidden = k->pre, dpre = scratch_hidden(x, k);
   size_t rows = ch_arena_mark(&x->scratch);
   ch_operand dy_in = as_rows(x, k->record, k->rows, a->route.d);

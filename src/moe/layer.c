@@ -8,8 +8,8 @@
 #include "moe/route.h"
 #include "moe/scores.h"
 
-/* Slots that go through the experts at once. With causal routing in parts (ch_parts): as many as the router's own rule
- * takes. */
+/* Max slots that the experts process at a time. For causal routing in parts (ch_parts): the slots of the router's
+ * default rule. */
 static int expert_slots(const ch_route_args *r, int slots) {
   if (!r->causal) return slots;
   int by_rule = r->router->max_slots(r->options, r->n, r->e, r->sequence_length);
@@ -17,7 +17,7 @@ static int expert_slots(const ch_route_args *r, int slots) {
   return chunk < slots ? chunk : slots;
 }
 
-/* Most tokens of one expert at a time. */
+/* Max tokens per expert at a time. */
 static int max_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
   int tokens = (int)ch_local_count(&x->grid.dp_group, a->route.n), max = tokens; /* those of a replica */
   if (chunk < slots)
@@ -27,7 +27,7 @@ static int max_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chu
   return max < tokens ? max : tokens;
 }
 
-/* The routing goes to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
+/* Allocates the routing on the tape, and arrays for backward on the tape with `keep`, else in scratch. */
 static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_route_args *r = &a->route;
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
@@ -49,7 +49,7 @@ static void plan_layer(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.max_rows * r->d);
 }
 
-/* `record` is about the tokens from `begin` on. */
+/* Runs the experts for `record`, which covers the tokens from `begin` on. */
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
   CH_SCRATCH(x);
   ch_dispatch *ex = &s->dispatch;
@@ -59,7 +59,7 @@ static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *recor
   ex->with->combine(x, ex, s->expert_y, a->out, a->out_acc);
 }
 
-/* The same for as many tokens at a time as there is room for: how many, the host has to read. */
+/* Runs the experts on chunks of tokens that fit the buffers. The host downloads the record to choose the chunks. */
 static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_record *all = &s->routing.record;
   CH_SCRATCH(x);
@@ -76,7 +76,7 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   }
 }
 
-/* Whoever looks sees the scores of all tokens. */
+/* Calls the hook with the scores of all ranks' tokens. */
 static void show_routing(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   ch_routing shown = saved->routing;
@@ -99,8 +99,8 @@ void ch_moe_forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   if (a->hook) show_routing(x, a, saved);
 }
 
-/* Turns dgate of this rank's tokens into gradients of X Wg. If gates are scores, a rank's own tokens suffice; other
- * routers first gather dgate of all tokens. */
+/* Computes the gradients of X Wg from dgate of this rank's tokens. If gates are scores, the rank's tokens suffice;
+ * other routers first gather dgate of all tokens. */
 static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dgate) {
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
@@ -118,7 +118,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_moe_score_backward(x, a, s, alone ? seen.dscores : seen.dscores + first * route.e);
 }
 
-/* forward's steps in reverse. */
+/* The steps of forward in reverse order. */
 void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
   CH_SCRATCH(x);
   a->route.routing = &saved->routing;
@@ -135,7 +135,7 @@ void ch_moe_backward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved) {
 }
 
 int ch_parts_max_load(int slots, int e) {
-  enum { MEANS = 2, MIN_SLOTS = 256 }; /* MIN_SLOTS: less is not worth another part */
+  enum { MEANS = 2, MIN_SLOTS = 256 }; /* MIN_SLOTS: minimum size of a part */
   int max = MEANS * ((slots + e - 1) / e);
   return max > MIN_SLOTS ? max : MIN_SLOTS;
 }
@@ -148,7 +148,7 @@ void ch_parts_begin(ch_exec *x, const ch_record *all, int slots, int max, ch_par
   p->slots_used = CH_NEW_HOST(&ch_host(x)->scratch, int, p->experts);
 }
 
-/* Takes a token's slots, which ascend as experts do; 0: one of its experts has no room. */
+/* Adds a token's slots, in ascending order of experts, to the part; 0: one of its experts is full. */
 static int take_slots(ch_parts *p, int token) {
   int fits = 1, expert = 0;
   for (int i = p->token_begin[token]; i < p->token_begin[token + 1]; i++) {

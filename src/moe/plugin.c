@@ -16,7 +16,7 @@
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
-/* A definition, of one of the kinds. */
+/* A definition of either kind. */
 typedef struct {
   const choir_experts_choose *experts_choose;
   const choir_tokens_choose *tokens_choose;
@@ -53,7 +53,7 @@ static int copy_text(const char *text, const char **copy, char **owner) {
   return CHOIR_OK;
 }
 
-/* Texts of the caller become our own. */
+/* Copies the caller's strings. */
 static int copy_texts(ch_plugin *p) {
   char **text = p->text;
   CH_TRY(copy_text(p->given.name, &p->given.name, text++));
@@ -71,8 +71,7 @@ static void free_texts(ch_plugin *p) {
   for (size_t i = 0; i < sizeof p->text / sizeof *p->text; i++) free(p->text[i]);
 }
 
-/* From now on the name means this definition. Whatever was made of an earlier one keeps that: no definition is freed.
- */
+/* Makes this the current definition of its name. Existing models keep earlier definitions, which are never freed. */
 static void publish(ch_plugin *p, int place) {
   p->earlier = plugins[place];
   plugins[place] = p;
@@ -88,7 +87,7 @@ __attribute__((constructor)) static void make_built_in(void) {
   }
 }
 
-/* That of the name, or the next that is free; CH_PLUGINS: there is none. */
+/* The place of the plug-in with this name, or a free place; CH_PLUGINS: none is free. */
 static int place_for(const char *name) {
   int i = BUILT;
   while (i < CH_PLUGINS && plugins[i] && strcmp(plugins[i]->given.name, name)) i++;
@@ -106,9 +105,9 @@ int ch_plugin_read(const char *path, uint64_t *checksum) {
   return CHOIR_OK;
 }
 
-/* Gives a definition the file that is being loaded, if there is one, its checksum, and that as its version, if it names
- * none. version [CHOIR_NAME_BYTES] has room for that. A file that cannot be read has no checksum: a version is needed
- * then. */
+/* Sets file and checksum of a definition if a file is being loaded, and uses the checksum as version if the definition
+ * has none; version [CHOIR_NAME_BYTES] is the buffer. If the file cannot be read, the definition must have a
+ * version. */
 static int stamp(ch_plugin *p, char *version) {
   choir_router_common *r = &p->given;
   if (!r->file && ch_plugin_loading) r->file = ch_plugin_loading->path;
@@ -124,7 +123,7 @@ static int stamp(ch_plugin *p, char *version) {
   return CHOIR_OK;
 }
 
-/* Of two routers of one name a run would have the one that came later, whichever was meant. */
+/* Refuses a second router with the same name from another file, because a run could use the wrong one. */
 static int check_place(int place, const ch_plugin *p) {
   const choir_router_common *r = &p->given;
   if (place == CH_PLUGINS)
@@ -135,7 +134,7 @@ static int check_place(int place, const ch_plugin *p) {
   const char *file = r->file ? r->file : "";
   if (!before || !strcmp(before->given.file, file)) return CHOIR_OK;
   if (p->has_checksum && before->has_checksum && p->checksum == before->checksum)
-    return CHOIR_OK; /* the same, by another path */
+    return CHOIR_OK; /* the same file by another path */
   return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %s has one of that name, and %s another: rename one", r->name,
                   *before->given.file ? before->given.file : "the program", *file ? file : "the program");
 }
@@ -175,7 +174,8 @@ int choir_router_register_tokens(const choir_tokens_choose *router) {
   return add_router(&(definition){.tokens_choose = &given});
 }
 
-/* The one struct of 0.4 and 0.5: experts choose where no number of choices is given and other tokens matter. */
+/* The one struct of 0.4 and 0.5: experts choose if choices is 0 and the router depends on other tokens in
+ * evaluation. */
 int choir_router_register(const choir_plugin_router *r) {
   CH_ENTER(r);
   CH_CHECK_RESERVED(r, "choir_plugin_router");

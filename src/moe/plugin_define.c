@@ -1,4 +1,4 @@
-/* Definitions of plug-ins: what both kinds have, what each has, and the ch_router that is made of it. */
+/* Definitions of plug-ins: checks of the common fields and of each kind, and conversion to a ch_router. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "moe/plugin.h"
 #include "moe/routers/threshold.h"
 
-/* ---- own options */
+/* ---- custom options */
 
 int ch_plugin_option(const ch_router *router, const char *name) {
   const ch_plugin *p = ch_plugin_of(router);
@@ -46,7 +46,7 @@ int ch_plugin_check_options(const ch_router *router, const ch_router_spec *o) {
   return CHOIR_OK;
 }
 
-/* ---- what both kinds have */
+/* ---- fields of both kinds */
 
 static int is_word(const char *name) {
   size_t length = name ? strlen(name) : 0;
@@ -103,7 +103,7 @@ static int check_common(const choir_router_common *r, int options) {
   return CHOIR_OK;
 }
 
-/* A default of an option that the router does not take would do nothing. */
+/* Refuses a default of an option that the router does not accept, since it would have no effect. */
 static int check_defaults(const ch_plugin *p) {
   const choir_router_common *c = &p->given;
   if (c->normalize_gates && !ch_router_takes(&p->router, CH_OPTION_normalize_gates))
@@ -140,7 +140,7 @@ static int check_factor(const choir_router_common *c, double factor, int unlimit
                   c->name, factor, unlimited ? "from" : "above");
 }
 
-/* What both kinds become. */
+/* The part of ch_router that both kinds share. */
 static void make_common(const choir_router_common *c, ch_plugin *p) {
   *p = (ch_plugin){.given = *c, .options = count_options(c)};
   p->router =
@@ -159,7 +159,7 @@ static void make_common(const choir_router_common *c, ch_plugin *p) {
   for (int i = 0; i < p->options; i++) p->router.defaults.plugin_options[i] = c->options[i].value;
 }
 
-/* A router that depends on other tokens in evaluation, too, is served with thresholds. */
+/* Threshold routing for routers that depend on other tokens in evaluation. */
 static void serve_by_thresholds(ch_plugin *p) {
   ch_router *r = &p->router;
   r->takes.decay = 1;
@@ -191,7 +191,8 @@ int ch_plugin_of_experts(const choir_experts_choose *given, ch_plugin *made) {
 
 /* ---- tokens choose */
 
-/* Thresholds have the place of a state; their gates are scores, which ids do not have. */
+/* Routers with threshold routing store thresholds as their state, and need scores, so they exclude `observe` and
+ * ids. */
 static int check_tokens(const choir_tokens_choose *t) {
   const choir_router_common *c = &t->common;
   int thresholds = t->depends_on > CHOIR_DEPENDS_ON_ALL_IN_TRAINING, K = t->experts_per_token;

@@ -8,7 +8,7 @@
 #include "file/file.h"
 #include "moe/plugin.h"
 
-/* What dlopen says of a text is "invalid ELF header". */
+/* For a text file, dlopen's message is "invalid ELF header". */
 static int refuse_library(const char *path, const char *why) {
   static const char magic[] = "\177ELF";
   const void *bytes;
@@ -30,7 +30,7 @@ static int refuse_library(const char *path, const char *why) {
   return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: is no shared library (FILE.so), and no Python (FILE.py)", path);
 }
 
-/* What the library that is being loaded did: routers that it added, and the last error that it was given. */
+/* Of the library that is being loaded: number of registered routers, and the last error returned to it. */
 static _Thread_local int added, refused;
 
 static int note(int code) {
@@ -43,10 +43,10 @@ static int add_experts(const choir_experts_choose *router) { return note(choir_r
 static int add_tokens(const choir_tokens_choose *router) { return note(choir_router_register_tokens(router)); }
 static int add_earlier(const choir_plugin_router *router) { return note(choir_router_register(router)); }
 
-/* Libraries that are loaded: the same file gives the code that is there already, whatever its bytes are by now. */
+/* Loaded libraries: dlopen of the same file returns the loaded code even if the file has changed. */
 typedef struct loaded {
   void *library;
-  uint64_t checksum; /* of its file, when it was loaded */
+  uint64_t checksum; /* of the file when it was loaded */
   struct loaded *next;
 } loaded;
 static loaded *all;
@@ -67,15 +67,15 @@ static int check_same(const char *path, void *library, uint64_t checksum) {
   return CHOIR_OK;
 }
 
-/* The function of a file: of this version's, or of 0.4's and 0.5's. */
+/* The entry function of a file: that of this version, or of 0.4 and 0.5. */
 typedef struct {
   int (*routers)(const choir_plugin_registry *registry);
   int (*earlier)(choir_plugin_add add);
 } plugin_function;
 
-/* Its function, and the checksum of the file that this code is from. */
+/* Returns the entry function, and the checksum of the file at the time of loading. */
 static int open_library(const char *path, plugin_function *function, uint64_t *checksum) {
-  char local[4096]; /* a name without a slash would be looked for in the system's directories */
+  char local[4096]; /* dlopen searches the system's directories for names without a slash */
   uint64_t after;
   snprintf(local, sizeof local, "%s%s", strchr(path, '/') ? "" : "./", path);
   int code = ch_plugin_read(local, checksum);
@@ -102,8 +102,7 @@ int choir_plugin_load(const char *path) {
   CH_TRY(open_library(path, &plugin, &source.checksum));
   ch_plugin_loading = &source;
   added = refused = 0;
-  int code =
-      plugin.routers ? plugin.routers(&registry) : plugin.earlier(add_earlier); /* its code is needed from now on */
+  int code = plugin.routers ? plugin.routers(&registry) : plugin.earlier(add_earlier); /* the library stays loaded */
   ch_plugin_loading = NULL;
   if (code && code != refused)
     return ch_error(CHOIR_ERROR_FORMAT, "plug-in %s: its function gave %d: must be what the registry gave, or 0", path,

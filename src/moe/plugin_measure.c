@@ -1,5 +1,5 @@
-/* What a plug-in depends on, measured before anything is planned with it: other scores of other tokens must not move a
- * token's experts. */
+/* Tests the declared dependencies of a plug-in before memory is planned: changes of other tokens' scores must not
+ * change a token's experts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +10,9 @@
 #include "moe/plugin.h"
 
 enum {
-  SMALL = 64,   /* tokens, each of which changes alone */
-  LARGE = 1024, /* where more than SMALL are routed: some of them change */
-  CHANGES = 16, /* of LARGE, at most */
+  SMALL = 64,   /* tokens, each of which is changed separately */
+  LARGE = 1024, /* tokens if more than SMALL are routed; some of them are changed */
+  CHANGES = 16, /* max changed tokens of LARGE */
   TRIALS = 2
 };
 
@@ -45,7 +45,7 @@ static int measurement_new(ch_plugin *p, const ch_router_spec *o, int n, int e, 
   return CHOIR_OK;
 }
 
-/* Gives token t another id, and in `scores` a softmax of normal logits. */
+/* Draws a new id for token t, and new scores: a softmax of normal logits. */
 static void draw_row(measurement *m, int t, float *scores) {
   double sum = 0;
   float *row = scores + (int64_t)t * m->e;
@@ -54,7 +54,7 @@ static void draw_row(measurement *m, int t, float *scores) {
   for (int i = 0; i < m->e; i++) row[i] = (float)((double)row[i] / sum);
 }
 
-/* The call of n tokens from `first` on, of scores [m->n,e], with the room of those that are valid. */
+/* The `call` argument for n tokens from `first` on, with scores [m->n,e] and the capacity for the valid tokens. */
 static choir_plugin_call call_of(const measurement *m, int first, int n, const float *scores, char *message) {
   int valid = 0;
   for (int t = first; t < first + n; t++) valid += m->valid[t];
@@ -83,7 +83,7 @@ static int row_differs(const measurement *m, int t, const uint8_t *a, const uint
   return memcmp(a + (int64_t)t * m->e, b, (size_t)m->e) != 0;
 }
 
-/* Whether token t may depend on token u, by what is declared. */
+/* Whether token t may depend on token u by the declaration. */
 static int may_depend(const measurement *m, int t, int u) {
   switch (m->p->router.depends_on) {
     case CHOIR_DEPENDS_ON_NONE:
@@ -108,7 +108,7 @@ static int refuse(const measurement *m, int t, int u) {
       m->training ? "in training" : "in evaluation", m->n, m->e);
 }
 
-/* Other scores for token u alone: no token that may not look at it has other experts. */
+/* Changes the scores of token u only, and compares the experts of all tokens that must not depend on it. */
 static int change_one(measurement *m, int u) {
   size_t cells = (size_t)m->n * (size_t)m->e;
   memcpy(m->changed, m->base, cells * sizeof *m->base);
@@ -123,14 +123,14 @@ static int change_one(measurement *m, int u) {
   return CHOIR_OK;
 }
 
-/* Who may look at nobody has the same experts when it is alone. */
+/* A token that depends on no other token must have the same experts when routed alone. */
 static int test_single_token(const measurement *m, int t) {
   if (may_depend(m, t, t - 1) || may_depend(m, t, t + 1)) return CHOIR_OK;
   CH_TRY(call_router(m, t, 1, m->base, m->second));
   return row_differs(m, t, m->first, m->second) ? refuse(m, t, -1) : CHOIR_OK;
 }
 
-/* The last digits may differ: a product of matrices adds in another order for one row. */
+/* Allows rounding errors: a matrix product of a single row may add in another order. */
 static int same_ranking(const float *a, const float *b, int e) {
   float largest = 0, difference = 0;
   for (int i = 0; i < e; i++) {
@@ -140,7 +140,7 @@ static int same_ranking(const float *a, const float *b, int e) {
   return difference <= 1e-5f * largest;
 }
 
-/* Tokens that thresholds serve come alone: their ranking must be the same then. */
+/* Threshold routing ranks single tokens: the ranking of a token alone must be the same. */
 static int rank_alone(const measurement *m, int change) {
   if (!m->p->given.rank) return CHOIR_OK;
   CH_TRY(rank(m, 0, m->n, m->ranking));
@@ -174,7 +174,7 @@ static int measure_once(measurement *m, int trial) {
   return CHOIR_OK;
 }
 
-/* What the measurement depends on. */
+/* Hash of the inputs of the measurement. */
 static uint64_t case_of(const ch_router_spec *o, int n, int e) {
   const double numbers[] = {n, e, ch_router_factor(o, 1), ch_router_factor(o, 0), ch_router_choices(o)};
   return XXH64(o->plugin_options, sizeof o->plugin_options, XXH64(numbers, sizeof numbers, 1)) | 1;

@@ -1,4 +1,4 @@
-/* A plug-in's choice in a layer: what the core makes around it, and that it believes nothing. */
+/* Runs a plug-in in a layer: prepares its arguments, checks its results, and computes gates, losses and cut-offs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 const char *const ch_plugin_depends_on[] = {"none", "in_training", "past", "all"};
 
-/* Capacity of an expert, of `valid` tokens. A router that depends on no other token cannot know its load: no limit. */
+/* Capacity of an expert for `valid` tokens. A router that depends on no other token cannot know its load: no limit. */
 static int capacity_of(const ch_plugin *p, const ch_router_spec *o, int valid, int e, int training) {
   double factor = ch_router_factor(o, training);
   int alone = p->router.depends_on == CHOIR_DEPENDS_ON_NONE ||
@@ -60,7 +60,7 @@ static int plugin_error(const ch_plugin *p, const choir_plugin_call *call) {
                   *message ? message : "its function gave an error, without a message");
 }
 
-/* One look at all marks: 0 or 1, of tokens that take part, and what experts and tokens have room for. */
+/* Checks all marks: 0 or 1, no padding assigned, capacity, and experts per token. */
 static int check_marks(const ch_plugin *p, const choir_plugin_call *call, const uint8_t *chosen) {
   const char *name = p->given.name;
   int max = call->choices ? call->choices : call->e;
@@ -95,7 +95,7 @@ int ch_plugin_choose(const ch_plugin *p, const choir_plugin_call *call, uint8_t 
   return check_marks(p, call, chosen);
 }
 
-/* value [n,e] must be finite for valid tokens, with marks [n,e] where these are 1. */
+/* value [n,e] must be finite for valid tokens; with marks [n,e], only where these are 1. */
 static int check_finite(const ch_plugin *p, const choir_plugin_call *call, const char *what, const uint8_t *marks,
                         const float *value) {
   for (int t = 0; t < call->n; t++)
@@ -122,7 +122,7 @@ static int set_loss(const ch_plugin *p, const choir_plugin_call *call, const uin
   return check_finite(p, call, "loss's gradient", NULL, gradient);
 }
 
-/* What is not of a token alone is left out. */
+/* Fields that depend on other tokens are cleared. */
 int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ranking) {
   const choir_plugin_call alone = {.layer = call->layer,
                                    .n = call->n,
@@ -139,7 +139,7 @@ int ch_plugin_rank(const ch_plugin *p, const choir_plugin_call *call, float *ran
 
 /* ---- in a layer */
 
-/* Arrays of the host for a call, NULL what the router leaves to the core: gates are scores then, and so on. */
+/* Host arrays of a call; NULL if the router does not define the function. */
 typedef struct {
   const real *read, *stored_state;  /* the layer's scores and state */
   float *scores, *gates, *gradient; /* of `loss` */
@@ -176,7 +176,7 @@ static int same_on_ranks(ch_exec *x, const ch_plugin *p, const char *result, uin
   return CH_SAME(x->comm, facts);
 }
 
-/* Another choice on another rank would send rows that nobody waits for. */
+/* Checks that all ranks have the same assignment, since transfers of rows would not match otherwise. */
 static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t cells) {
   uint64_t hash = of->gates ? XXH64(of->gates, cells * sizeof *of->gates, 0) : 0;
   if (of->gradient) hash = XXH64(of->gradient, cells * sizeof *of->gradient, XXH64(&of->loss, sizeof of->loss, hash));
@@ -184,7 +184,7 @@ static int same_choice(ch_exec *x, const ch_plugin *p, const arrays *of, size_t 
   return same_on_ranks(x, p, "choice", XXH64(of->chosen, cells, hash));
 }
 
-/* Once: who takes nobody leaves the layer without experts, and nothing else would tell. */
+/* Warns once if the assignment is empty: the layer then has no effect. */
 static void warn_unused(const ch_route_args *a, const ch_plugin *p, const arrays *of, const choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   if (!a->d || !call->capacity || memchr(of->chosen, 1, cells) ||
@@ -215,7 +215,7 @@ static void refuse(ch_exec *x, const ch_route_args *a, const choir_plugin_call *
   ch_exec_refuse(ch_host(x), code);
 }
 
-/* Asks the router, of which every rank has all scores; what is wrong leaves nobody chosen, on every rank. */
+/* Calls the router with the scores of all ranks. After an error the assignment is empty, on every rank. */
 static void call_router(ch_exec *x, const ch_route_args *a, const ch_plugin *p, arrays *of, choir_plugin_call *call) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   set_call(a, of, call);
@@ -233,7 +233,7 @@ static void call_router(ch_exec *x, const ch_route_args *a, const ch_plugin *p, 
   memset(of->chosen, 0, cells);
 }
 
-/* The lowest score that the expert took. */
+/* The lowest score among the expert's tokens. */
 static real lowest_score(const ch_route_args *a, const arrays *of, int i) {
   real lowest = (real)INFINITY;
   for (int64_t at = i; at < (int64_t)a->n * a->e && of->read; at += a->e)
@@ -241,7 +241,7 @@ static real lowest_score(const ch_route_args *a, const arrays *of, int i) {
   return lowest;
 }
 
-/* The ranking that as many tokens reach as the expert took, whichever it took. */
+/* The m-th highest ranking, where m is the number of the expert's tokens. */
 static real lowest_ranking(const ch_route_args *a, const arrays *of, int i) {
   int load = 0, count = 0;
   for (int t = 0; t < a->n; t++) {
@@ -256,7 +256,7 @@ static void fill_cutoffs(const ch_route_args *a, const arrays *of) {
   for (int i = 0; i < a->e; i++) of->cutoff[i] = of->ranking ? lowest_ranking(a, of, i) : lowest_score(a, of, i);
 }
 
-/* The router's own gates [n,e], where it has them. */
+/* Applies the router's custom gates [n,e], if any. */
 static void set_custom_gates(ch_exec *x, const ch_route_args *a, const arrays *of) {
   size_t cells = (size_t)a->n * (size_t)a->e;
   for (size_t i = 0; i < cells && !ch_counting(x); i++) of->made[i] = (real)of->gates[i];
@@ -264,7 +264,7 @@ static void set_custom_gates(ch_exec *x, const ch_route_args *a, const arrays *o
         .score = ch_upload(&x->scratch, of->made, cells * sizeof *of->made));
 }
 
-/* The router's own loss, and its gradient, which padding has none of. */
+/* Applies the router's custom loss and its gradient, which is 0 for padding. */
 static void set_custom_loss(ch_exec *x, const ch_route_args *a, const arrays *of) {
   size_t cells = (size_t)a->n * (size_t)a->e, e = (size_t)a->e;
   for (size_t i = 0; i < cells && !ch_counting(x); i++)
@@ -273,7 +273,7 @@ static void set_custom_loss(ch_exec *x, const ch_route_args *a, const arrays *of
   ch_write(x, a->routing->dloss, of->made, cells * sizeof *of->made);
 }
 
-/* The experts of each token, by the record, where the core makes a load-balancing loss of them. */
+/* The experts of each token from the record, for the load-balancing loss. */
 static ch_choices choices_of(ch_exec *x, const ch_route_args *a) {
   ch_choices c = {.per_token = a->router->loss == CHOIR_LOSS_BALANCE ? ch_router_choices(a->options) : 0};
   if (!c.per_token) return c;
@@ -320,7 +320,7 @@ void ch_plugin_route(ch_exec *x, const ch_route_args *a) {
   if (c.per_token) ch_choices_balance(x, a, &c);
 }
 
-/* For threshold routing; what is wrong leaves nobody chosen, on every rank. */
+/* Ranking for threshold routing. After an error no token is assigned, on every rank. */
 const real CH_DEV *ch_plugin_ranking(ch_exec *x, const ch_route_args *a) {
   const ch_plugin *p = ch_plugin_of(a->router);
   size_t cells = (size_t)a->n * (size_t)a->e;
@@ -339,14 +339,14 @@ const real CH_DEV *ch_plugin_ranking(ch_exec *x, const ch_route_args *a) {
   return ch_upload(&x->scratch, of.made, cells * sizeof *of.made);
 }
 
-/* As in evaluation, where no token depends on another. */
+/* Causal routing of a router that depends on no other token in evaluation. */
 void ch_plugin_causal(ch_exec *x, const ch_route_args *a) {
   ch_route_args alone = *a;
   alone.training = 0;
   ch_plugin_route(x, &alone);
 }
 
-/* What is wrong here ends the step (ch_transformer_end_step). */
+/* An error ends the step (ch_transformer_end_step). */
 void ch_plugin_observe(ch_exec *x, const ch_route_args *a) {
   const ch_plugin *p = ch_plugin_of(a->router);
   size_t e = (size_t)a->e;

@@ -22,7 +22,7 @@ typedef struct candidate {
   real preference;
 } candidate;
 
-/* The highest preference first, NaN last, of equal ones the lower expert. */
+/* Descending preference, NaN last; ties: the lower expert first. */
 static int compare(const void *a, const void *b) {
   const candidate *x = a, *y = b;
   int order = (x->preference < y->preference) - (x->preference > y->preference);
@@ -30,12 +30,12 @@ static int compare(const void *a, const void *b) {
   return order ? order : x->expert - y->expert;
 }
 
-/* Arrays of the host for one call. */
+/* Host arrays of one call. */
 typedef struct choice {
   const ch_route_args *a;
   const real *score, *shift; /* [n,e]; [e] thresholds or biases, or NULL */
   uint8_t *mark;             /* [n,e] 1: the token uses the expert */
-  real *pair;                /* [n,2] scores of its two experts, for gates that are shares of them */
+  real *pair;                /* [n,2] scores of the token's two experts, for gates divided by their sum */
   candidate *order;          /* [e] */
   uint8_t *cached;           /* [e] */
   ch_recent recent;
@@ -55,7 +55,7 @@ static choice choice_new(ch_exec *x, const ch_route_args *a) {
                   .recent.expert = CH_NEW_HOST(host, int, e)};
 }
 
-/* The router's own choice. */
+/* Marks the router's default choice. */
 static void mark_own(ch_exec *x, choice *c) {
   const ch_record *r = &c->a->routing->record;
   size_t e = (size_t)c->a->e;
@@ -67,7 +67,7 @@ static void mark_own(ch_exec *x, choice *c) {
     for (int s = begin[i]; s < begin[i + 1]; s++) c->mark[(size_t)token[s] * e + i] = 1;
 }
 
-/* Sorts a token's experts. Gives how many are candidates; 0: its own. */
+/* Sorts a token's experts; returns the number of candidates, 0: the default choice. */
 static int sort_experts(choice *c, int t) {
   const ch_prefer *p = c->a->prefer;
   int e = c->a->e, among = 0;
@@ -81,7 +81,8 @@ static int sort_experts(choice *c, int t) {
   return among;
 }
 
-/* Of the candidates those in the cache, the best first, then the others; as many as the token had. */
+/* Chooses cached candidates first, then other candidates, each in order of preference; the number of experts does not
+ * change. */
 static void choose_experts(choice *c, int t) {
   int e = c->a->e, left = 0, among = sort_experts(c, t);
   uint8_t *mark = c->mark + (size_t)t * (size_t)e;
@@ -98,7 +99,7 @@ static void choose_experts(choice *c, int t) {
       }
 }
 
-/* Each expert in ascending order: looked up, then inserted. */
+/* Looks up and inserts the token's experts in the cache, in ascending order. */
 static void use(choice *c, int t) {
   int e = c->a->e, found = 0;
   for (int i = 0; i < e; i++) {

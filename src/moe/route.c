@@ -3,7 +3,7 @@
 #include "moe/gates.h"
 #include "moe/prefer.h"
 
-/* Slots that the record of such a call must have room for. */
+/* Max slots of the record of a call. */
 static int slots_of(const ch_route_args *a) {
   if (a->tokens.assignment) return ch_valid_count(a->tokens.assignment, a->n * a->e);
   if (ch_route_by_causal(a)) return a->n * ch_router_max_experts(a->options, a->e);
@@ -22,7 +22,7 @@ void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_route_tally tally, 
   if (a->router->loss == CHOIR_LOSS_OWN) r->dloss = CH_NEW(keep, real, (int64_t)a->n * a->e);
 }
 
-/* Forced routing: the record from given marks; gates are scores, as ever, and have their gradients. */
+/* Forced routing: builds the record from given marks; gates are scores, with gradients. */
 static void route_as_given(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   CH_OP(x, collect, .keep = ch_upload(&x->scratch, a->tokens.assignment, (size_t)a->n * (size_t)a->e),

@@ -4,7 +4,7 @@
 #include "dispatch/dispatch.h"
 #include "moe/route.h"
 
-/* An expert's owner sends this to all ranks, beside the tokens that it took. The last three are one rank's. */
+/* Message of an expert's owner to all ranks, sent with the expert's tokens. The last three fields are per rank. */
 typedef struct {
   int load, demand;
   real cutoff;
@@ -14,7 +14,7 @@ typedef struct {
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(report) == CH_CHOSEN_EXPERT_BYTES, "as docs/clusters.md has it");
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(int) + sizeof(real) == CH_CHOSEN_SLOT_BYTES, "the same");
 
-/* mine [n,own]: the scores of all tokens with this rank's experts. */
+/* Exchanges scores: mine [n,own] gets the scores of all tokens for this rank's experts. */
 static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
   CH_SCRATCH(x);
   int64_t rows = ch_local_count(x->comm, all->n), cells = rows * all->e;
@@ -24,7 +24,7 @@ static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
   ch_comm_columns(x->comm, "scores", rows, all->e, sizeof(real), scores, packed, CH_HOST_OR_DEVICE(mine));
 }
 
-/* Runs the router for this rank's experts; leaves their record and counts. */
+/* Runs the router for this rank's experts, which sets their record and counts. */
 static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   ch_range chosen = ch_local_range(x->comm, all->e);
   int e = all->e, local = chosen.last - chosen.first;
@@ -39,7 +39,7 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   mine->router->route(x, mine);
 }
 
-/* `experts` of this rank's [own]. */
+/* Fills experts [own] for this rank's experts. */
 static void describe_experts(ch_exec *x, const ch_routing *mine, report *experts) {
   size_t local = (size_t)mine->record.experts;
   if (!local) return;
@@ -56,7 +56,7 @@ static void describe_experts(ch_exec *x, const ch_routing *mine, report *experts
                           .dropped = i ? 0 : *dropped};
 }
 
-/* The whole record except for its slots, and counts; where experts begin [e+1], for the host. */
+/* Builds the whole record, without its slots, and the counts. Returns expert_begin [e+1] on the host. */
 static const int *collect_record(ch_exec *x, const ch_route_args *all, const report *experts) {
   ch_arena *host = &ch_host(x)->scratch;
   size_t e = (size_t)all->e;

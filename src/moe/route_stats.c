@@ -11,15 +11,15 @@
 
 void choir_route_stats_clear(choir_route_stats *s) {
   if (!s) return;
-  free(s->load); /* the others are after it */
+  free(s->load); /* the other arrays are in the same block */
   *s = (choir_route_stats){0};
 }
 
 /* These three come from callbacks that see each routing; without a callback they are unknown. */
 static const choir_route_stats empty = {.token_entropy = NAN, .load_entropy = NAN, .drift = NAN};
 
-/* All arrays in one: up to the histogram, or, with vocab_size from 0 on, those that only routings that are shown fill.
- */
+/* Allocates all arrays in one block: those up to the histogram or, if vocab_size >= 0, those that only
+ * choir_route_stats_count fills. */
 static int allocate(int experts, int vocab_size, choir_route_stats *s) {
   _Static_assert(sizeof *s->load == sizeof *s->gate, "counts and numbers stand behind each other");
   const size_t e = (size_t)experts, few = 3 * e + 1, V = vocab_size < 0 ? 0 : (size_t)vocab_size;
@@ -64,7 +64,7 @@ static int larger(int a, int b) { return a > b ? a : b; }
 
 void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
   if (!more->assignments) return;
-  sum->gap = sum->assignments ? fmax(sum->gap, more->gap) : more->gap; /* of too many experts a token it is negative */
+  sum->gap = sum->assignments ? fmax(sum->gap, more->gap) : more->gap; /* negative if tokens exceed their cap */
   sum->assignments += more->assignments;
   sum->iterations += more->iterations;
   sum->expert_before = fmax(sum->expert_before, more->expert_before);
@@ -132,8 +132,8 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   return CHOIR_OK;
 }
 
-/* The fullest of `devices` devices, which hold as many experts each in their order, over the mean; 0 where all counts
- * are 0. With a device an expert it is the fullest expert. */
+/* Max load / mean load of `devices` devices with equally many consecutive experts; 0 if all counts are 0. With one
+ * expert per device it is the imbalance of experts. */
 static double imbalance(const int64_t *count, int experts, int devices) {
   int64_t sum = 0, max = 0;
   for (int i = 0, held = experts / devices; i < experts; i += held) {
@@ -180,7 +180,7 @@ json_t *ch_certificate_json(const choir_certificate *c) {
                    (json_int_t)c->iterations);
 }
 
-/* Everything up to the histogram. */
+/* The fields up to `histogram` as JSON. */
 static json_t *stats_json(const choir_route_stats *s) {
   return json_pack("{s:I, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", (json_int_t)s->tokens,
                    "experts", s->experts, "capacity", (json_int_t)s->capacity, "assignments",

@@ -1,4 +1,4 @@
-/* Statistics counted from routings that are shown: `choir stats`, `choir inspect`, evaluations of a training run. */
+/* Statistics counted from routings of a callback: `choir stats`, `choir inspect`, evaluations of a training run. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ static double entropy(double (*at)(const void *weights, int i), const void *weig
 
 static int is_valid(const choir_routing *r, int t) { return !r->valid || r->valid[t]; }
 
-/* Tokens by the number of their experts, and their entropy; gives how many there are. */
+/* Counts tokens by their number of experts, and adds their entropy; returns the number of valid tokens. */
 static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
   double sum = 0;
   int64_t tokens = 0;
@@ -78,7 +78,7 @@ static void add_shared(choir_route_stats *s, const choir_routing *r) {
     }
 }
 
-/* A batch counts for as many as it has tokens: the last one, smaller, has a cut-off of few. */
+/* Weights a batch by its number of tokens, since the last batch may be smaller. */
 static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t tokens) {
   double sum = 0;
   int known = 0;
@@ -123,8 +123,7 @@ double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
   return either ? (double)both / (double)either : 0;
 }
 
-/* Keeps `best` (of values `value`) sorted while a candidate comes in; candidates come with ascending tokens, so an
- * equal one goes after. */
+/* Inserts a candidate into `best`, sorted by descending `value`. Candidates have ascending tokens, so ties go last. */
 static int insert(choir_favourite *best, double *value, int count, int max, choir_favourite candidate, double worth) {
   if (count == max && !(worth > value[max - 1])) return count;
   int at = count < max ? count : max - 1;

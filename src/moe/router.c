@@ -1,4 +1,4 @@
-/* The registration list of native routers, a row each, and what they share. */
+/* The list of native routers, one row each, and their common functions. */
 #include "moe/router.h"
 
 #include <math.h>
@@ -70,8 +70,8 @@ const ch_router *ch_router_find(const char *name) {
   return NULL;
 }
 
-/* Most factors have no exact double (1.1 * 100 is above 110): a part in 10^12 must not decide between two whole
- * numbers. */
+/* Most factors have no exact double (1.1 * 100 is above 110): a relative error of 10^-12 must not change a rounded
+ * integer. */
 static const double whole = 1e-12;
 
 int ch_router_k(double capacity_factor, int n, int e) {
@@ -166,13 +166,13 @@ void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
 
 const char *const *choir_router_names(void) { return ch_router_names; }
 
-/* ---- what a routing looks at: one answer for probe, evaluation, generation and docs */
+/* ---- dependencies of a routing, for probe, evaluation, generation and docs */
 
 #define THRESHOLD "threshold"
 #define POOLS "batch", "sequence", "position", "group"
 
-/* Experts that choose among the tokens of a pool look at all of it. A group is cut from the flattened batch: it may end
- * within a sequence and span several. */
+/* If experts choose, a token depends on its whole pool. A group is a range of the flattened batch, so it may contain
+ * parts of several sequences. */
 static const struct {
   const char *name;
   choir_routing_properties properties;
@@ -215,7 +215,7 @@ static choir_routing_properties looks_of(const ch_router_spec *o, const char *ro
   if (ch_router_takes(router, CH_OPTION_pool))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
-  /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
+  /* earlier tokens of the batch are in the same sequence or in earlier sequences */
   if (depends_on == CHOIR_DEPENDS_ON_PAST) return (choir_routing_properties){.depends_on_batch = 1};
   return everything;
 }

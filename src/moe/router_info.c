@@ -1,4 +1,4 @@
-/* What a router's options do not change. */
+/* Properties of a router that its options do not change. */
 #include "base/enter.h"
 #include "moe/router.h"
 

@@ -60,7 +60,7 @@ typedef struct {
   int accumulate_din;
 } score_task;
 
-/* One shard's rows: dWg (=|+=) X^T dlogits, din (=|+=) dlogits Wg^T. */
+/* Backward of one gradient chunk: dWg (=|+=) X^T dlogits, din (=|+=) dlogits Wg^T. */
 static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const score_task *c = context;
   const ch_moe_args *a = c->a;

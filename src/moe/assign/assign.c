@@ -1,4 +1,4 @@
-/* Assignments pool by pool: rows are gathered, a solver runs, its result is proved and marked. */
+/* Assignments pool by pool: gathers the rows, runs a solver, computes the certificate, and writes the marks. */
 #include "moe/assign/assign.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@ int ch_assign_k(int k, int valid, int e, int cap) {
   return k > max ? (int)max : k;
 }
 
-/* Lower than any score by more than a whole path of exchanges can make up for: taken when there is no other way. */
+/* A score so low that no path of moves can compensate for it, so that it is assigned only if there is no other
+ * assignment. */
 static real floor_of(int64_t count, int e, const real *score) {
   double min = INFINITY, max = -INFINITY;
   for (int64_t j = 0; j < count; j++) {
@@ -53,7 +54,7 @@ static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
     ch_assign_dykstra(x, p, a->lambda, a->iterations, a->stages);
 }
 
-/* Writes a pool's result by the tokens' own numbers. */
+/* Writes a pool's result, indexed by token. */
 static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token) {
   for (int i = 0; i < a->e; i++) {
     const uint8_t *assigned = p->assigned + (int64_t)i * p->rows;

@@ -1,11 +1,11 @@
-/* The certificate: any prices bound what any assignment can reach, so the distance from bound to value proves how good
- * an assignment is, whoever made it. */
+/* The certificate: by linear programming duality, any prices give an upper bound of the total score, so the gap between
+ * bound and value limits how far any given assignment is from the optimum. */
 #include <math.h>
 
 #include "moe/assign/assign.h"
 #include "moe/route_stats.h"
 
-/* The largest `count` of value[e], added up; *least: the smallest of them. Reorders value. */
+/* The sum of the `count` largest of value [e]; *min: the smallest of these. Reorders value. */
 static double best_sum(double *value, int e, int count, double *min) {
   double sum = 0;
   for (int j = 0; j < count; j++) {
@@ -21,8 +21,8 @@ static double best_sum(double *value, int e, int count, double *min) {
   return sum;
 }
 
-/* The most that a row can add at the prices: at most cap experts that are worth something, or exactly one. Its own best
- * price is *alpha: b alpha + sum of max(0, S - alpha - beta) is smallest there. */
+/* Upper bound of a row's contribution at the given prices: its best experts of positive value, at most cap, or exactly
+ * one if balanced. *alpha is the row's optimal price, which minimizes b alpha + sum of max(0, S - alpha - beta). */
 static double row_bound(const ch_pool *p, int row, double *worth, double *alpha) {
   const real *score = p->score + (int64_t)row * p->e;
   int count = 0, all = p->balanced;
@@ -38,8 +38,8 @@ static double row_bound(const ch_pool *p, int row, double *worth, double *alpha)
   return sum;
 }
 
-/* The experts' part of the bound: loads times prices. In a balanced pool those of highest prices get the loads that are
- * rounded up. */
+/* The experts' part of the bound: loads times prices. In a balanced pool the experts with the highest prices have the
+ * loads that are rounded up. */
 static double expert_bound(const ch_pool *p, double *price) {
   double sum = 0, min;
   for (int i = 0; i < p->e; i++) price[i] = p->beta[i];
@@ -52,7 +52,7 @@ static double expert_bound(const ch_pool *p, double *price) {
   return sum + best_sum(price, p->e, p->rows % p->e, &min);
 }
 
-/* Loads and caps of the assignment itself. */
+/* Violations of loads and caps by the assignment. */
 static void count_violations(const ch_pool *p, const int *experts_of, choir_certificate *c) {
   int max = ch_pool_max(p), min = p->balanced ? p->rows / p->e : max, cap = p->balanced ? 1 : p->cap;
   for (int i = 0; i < p->e; i++) {
@@ -69,7 +69,7 @@ static void count_violations(const ch_pool *p, const int *experts_of, choir_cert
   }
 }
 
-/* The rows' parts: value [rows] of what was assigned, bound [rows]. */
+/* Per row: value [rows] of the assignment, bound [rows]. */
 static void rows_of(ch_exec *x, const ch_pool *p, double *worth, double *value, double *bound, int *experts_of) {
 #pragma omp parallel for num_threads(x->threads)
   for (int block = 0; block < (p->rows + 63) / 64; block++)

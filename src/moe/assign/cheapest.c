@@ -1,5 +1,5 @@
-/* The rows of a node of the network, and the cheapest moves out of it. A row that comes or goes makes only its block
- * and the parts above it stale, so the work to look again does not grow with the rows, except for a level at times. */
+/* The rows of a node of the network, and the cheapest moves out of it. Adding or removing a row makes only its block
+ * and the block's ancestors stale, so the work of an update rarely grows with the number of rows. */
 #include <string.h>
 
 #include "moe/assign/flow.h"
@@ -55,7 +55,7 @@ void ch_cheapest_offer(const ch_mincost_flow *f, ch_cheapest *c, int row, int to
   }
 }
 
-/* --- finding again --- */
+/* --- recomputing stale tree nodes --- */
 
 static int rows_of(const ch_cheapest *c, int block, int *row) {
   int words = c->block / 64, count = 0;
@@ -72,7 +72,7 @@ static void refresh_block(ch_mincost_flow *f, int node, int block) {
         .cost = CH_AS_DEV(double, c->cost + block * f->ld), .carrier = CH_AS_DEV(int, c->carrier + block * f->ld));
 }
 
-/* The parts [begin, end) of one level into the one above. */
+/* Merges the tree nodes [begin, end) of one level into their parent. */
 static void merge(const ch_mincost_flow *f, ch_cheapest *c, int begin, int end, int into) {
   double *cost = c->cost + into * f->ld;
   int *carrier = c->carrier + into * f->ld;
@@ -108,7 +108,8 @@ void ch_cheapest_refresh(ch_mincost_flow *f, int node) { refresh(f, node, f->out
 
 /* --- all rows of one cost --- */
 
-/* Where rows have moved since the node was refreshed blocks are stale, and looked into; others only at that cost. */
+/* Stale blocks (rows have moved since the last refresh) are always searched, other blocks only if their cost is equal
+ * to `cost`. */
 int ch_cheapest_carriers(const ch_mincost_flow *f, int node, int to, double cost, int max, int *row) {
   const ch_cheapest *c = &f->out[node];
   int count = 0;

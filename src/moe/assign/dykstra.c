@@ -1,11 +1,11 @@
-/* The paper's solver: every expert's best rows by the op `select` where no cap binds, else entropic assignment by
- * Dykstra's alternating projections, then each expert's k largest entries. A fixed number of iterations need not get
- * near the constraints: what is missing is reported. Stages of falling entropy get nearer with as many.
+/* The paper's solver: op `select` if no cap binds, else entropic assignment by Dykstra's alternating projections,
+ * followed by top-k per expert. After a fixed number of iterations the constraints may still be violated; the violation
+ * is reported. Stages of decreasing entropy reduce it at the same number of iterations.
  *
  * In KL geometry and the log domain: A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
- *   beta[i]  so that expert i takes k,          then (S there being min(S, alpha + beta) of the last iteration)
+ *   beta[i]  so that expert i has k tokens,          then (S there being min(S, alpha + beta) of the last iteration)
  *   alpha[t] >= 0 so that no token has more than cap,
- * and the entries' own correction, for A <= 1, is what min(0, .) cuts off. */
+ * and the entries' own correction, for A <= 1, is the min(0, .). */
 #include <math.h>
 
 #include "moe/assign/assign.h"
@@ -34,7 +34,7 @@ void ch_assign_uncapped(ch_exec *x, ch_pool *p) {
 
 /* ---- entropic ---- */
 
-/* Loads move by less than a part in 10,000 from here on. */
+/* Convergence: relative change of loads per iteration. */
 static const double tolerance = 1e-4;
 
 typedef struct {
@@ -44,13 +44,13 @@ typedef struct {
   double *alpha, *next_alpha, *beta, *next_beta; /* [rows], [e] of the last iteration, and of this one */
 } projections;
 
-/* The score under the entry's own correction: log A stays at or below 0. */
+/* The score with the correction for A <= 1. */
 static inline double bounded(const projections *s, int t, int i) {
   double score = (double)s->p->score[(int64_t)t * s->p->e + i], largest = s->alpha[t] + s->beta[i];
   return score < largest ? score : largest;
 }
 
-/* exp(z / lambda) of z <= 0, in single precision: loads need no more, and all the time goes here. */
+/* exp(z / lambda) of z <= 0, in single precision, which is sufficient; most of the time is spent here. */
 static inline double power(double z, double lambda) { return z < -90 * lambda ? 0 : (double)expf((float)(z / lambda)); }
 
 /* lambda log(sum exp(z / lambda)), one term at a time. */
@@ -87,7 +87,7 @@ static void swap(double **a, double **b) {
   *b = kept;
 }
 
-/* One round over the sets; 0 where no beta moves any more, and nothing has changed. */
+/* One iteration over all constraint sets; returns 0, without a change, after convergence. */
 static int iterate(projections *s) {
   double moved = 0;
 #pragma omp parallel for num_threads(s->threads) reduction(max : moved)
@@ -139,12 +139,12 @@ static double width_of(const ch_pool *p) {
   return largest - min;
 }
 
-/* From the largest difference of scores, where a few rounds converge, down to lambda: each stage begins at the prices
- * of the one before (Schmitzer 2019; 2304.04947). */
+/* Epsilon scaling: lambda decreases from the largest difference of scores, where few iterations converge, to its final
+ * value; each stage starts from the prices of the previous stage (Schmitzer 2019; 2304.04947). */
 static void project(projections *s, ch_pool *p, double lambda, int iterations, int stages) {
   double wide = fmax(lambda, width_of(p));
   for (int t = 0; t < p->rows; t++) s->alpha[t] = 0;
-  for (int i = 0; i < p->e; i++) s->beta[i] = INFINITY; /* no entry is corrected yet */
+  for (int i = 0; i < p->e; i++) s->beta[i] = INFINITY; /* no correction in the first iteration */
   p->iterations = 0;
   for (int stage = 0; stage < stages; stage++) {
     int left = iterations / stages + (stage < iterations % stages);

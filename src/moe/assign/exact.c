@@ -1,6 +1,6 @@
-/* The exact solver. Prices that nearly balance the experts come from the same problem on every fourth row, whose prices
- * come from every sixteenth, and so on; the coarsest starts where experts that no cap binds would cut. At the prices
- * each row takes its best experts, and what is still out of balance moves along shortest paths (flow.c). */
+/* The exact solver. Multilevel: initial prices come from the same problem on every fourth row, whose prices come from
+ * every sixteenth row, and so on; the coarsest level starts from the cut-offs without a cap. At these prices each row
+ * gets its best experts, and remaining imbalance is removed along shortest paths (flow.c). */
 #include <math.h>
 #include <string.h>
 
@@ -9,10 +9,10 @@
 
 enum { COARSER = 4, ROWS_MIN = 256, SHARE_MIN = 4 };
 
-/* A problem on every `stride`-th row. Balanced: a last row without scores takes what rounds the loads up. */
+/* A problem on every `stride`-th row. Balanced: a last row without scores fills the loads that are rounded up. */
 typedef struct {
   const ch_pool *pool;
-  int stride, rows, extra; /* rows taken from the pool; extra 1: balanced pools add the row without scores */
+  int stride, rows, extra; /* rows of the pool at this level; extra 1: plus the row without scores */
   int share;               /* rows per expert */
 } level;
 
@@ -29,7 +29,7 @@ static level make_level(const ch_pool *p, int stride) {
   return l;
 }
 
-/* Experts that a row may take. */
+/* Max experts of a row. */
 static int slack_of(const level *l, int row) {
   const ch_pool *p = l->pool;
   if (!p->balanced) return p->cap;
@@ -51,7 +51,7 @@ static void set_up_flow(ch_mincost_flow *f, const level *l) {
   ch_flow_clear(f);
 }
 
-/* Prices that would leave every expert its share if no row had a cap. `column` is scratch [rows]. */
+/* Initial prices: the experts' cut-offs without a cap. `column` is scratch [rows]. */
 static void first_prices(ch_mincost_flow *f, const level *l, real *column) {
   for (int i = 0; i < f->e; i++) {
     for (int r = 0; r < l->rows; r++) column[r] = f->score[r * f->ld + i];
@@ -59,8 +59,8 @@ static void first_prices(ch_mincost_flow *f, const level *l, real *column) {
   }
 }
 
-/* The row's best experts at the prices, at most as many as it has room for; where it may keep room, only those worth
- * more than nothing. Of equal ones the lower expert. */
+/* Assigns a row to its best experts at the prices, up to its cap; with keeps_slack only to experts of positive value.
+ * Ties: the lower expert. */
 static void take_best(ch_mincost_flow *f, int row, int keeps_slack, int *best) {
   const real *score = f->score + row * f->ld;
   int max = f->slack[row], count = 0;
@@ -88,7 +88,7 @@ static void count_excess(ch_mincost_flow *f, const level *l, int keeps_slack) {
   if (keeps_slack) f->excess[f->e] = (int)(free_slack - (kept - (int64_t)l->share * f->e));
 }
 
-/* Solves one level from the prices in pool->beta, or from first prices, and leaves better ones there. */
+/* Solves one level from the prices in pool->beta, or from first prices, and updates them. */
 static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
   CH_SCRATCH(x);
   ch_mincost_flow f;

@@ -1,13 +1,13 @@
-/* Successive shortest paths on the network of flow.h. Prices stay such that no move gains anything, so every
- * result is the best one for the loads it has; each path takes one unit (or several of the same cost) from a node that
- * holds too many to one that holds too few. */
+/* Successive shortest paths on the network of flow.h. All reduced costs stay nonnegative, so every intermediate
+ * assignment is optimal for its loads. Each path moves one unit (or several of the same cost) from an overloaded node
+ * to an underloaded one. */
 #include "moe/assign/flow.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Rows of a block. Of n c / e that an expert takes 8 c are in one; of the room, where many rows have some, up to 64.
- * Half and twice of either took longer. */
+/* Block sizes of the trees: about 8 e rows for an expert (so 8 c of its n c / e rows), 64 rows for slack. Half and
+ * double of either were slower. */
 enum { ROWS_AN_EXPERT = 8, FREE_ENTRIES = 64, PAD = 16 };
 
 void ch_flow_alloc(ch_exec *x, ch_mincost_flow *f, int rows, int e, int keeps_slack) {
@@ -85,7 +85,7 @@ static int nearest(const ch_mincost_flow *f) {
   return best;
 }
 
-/* Rounding must not make a way shorter than to where it starts; so no settled node is reached again. */
+/* Clamps negative rounded costs to 0, so that no settled node is reached again. */
 static void relax(ch_mincost_flow *f, int u) {
   const double *cost = f->out[u].cost + ch_cheapest_all(f, &f->out[u]), *beta = f->beta;
   double *distance = f->distance, so_far = distance[u], here = so_far - beta[u];
@@ -99,7 +99,7 @@ static void relax(ch_mincost_flow *f, int u) {
   }
 }
 
-/* The nearest node that holds too few, or -1: prices then account for the way there. */
+/* Dijkstra: finds the nearest underloaded node, or -1, and updates prices by the distances. */
 static int search(ch_mincost_flow *f, int source) {
   for (int v = 0; v < f->nodes; v++) f->distance[v] = v == source ? 0 : INFINITY;
   memset(f->settled, 0, (size_t)f->nodes);
@@ -117,7 +117,7 @@ static int search(ch_mincost_flow *f, int source) {
   return -1;
 }
 
-/* Up to `most` rows that can make the path's step from u to v at its cost, into some_rows. */
+/* Finds up to `max` rows that can make the path's step from u to v at its cost; writes them to some_rows. */
 static int carriers(ch_mincost_flow *f, int u, int v, int max) {
   if (max > 1) return ch_cheapest_carriers(f, u, v, f->step_cost[v], max, f->some_rows);
   f->some_rows[0] = f->step_row[v];
@@ -159,7 +159,7 @@ void ch_flow_balance(ch_mincost_flow *f) {
   for (int u = 0; u < f->nodes; u++)
     while (f->excess[u] > 0) {
       int target = search(f, u);
-      if (target < 0) return; /* no feasible loads: the caller saw to it that there are */
+      if (target < 0) return; /* loads are infeasible, which the caller excludes */
       augment(f, u, target);
     }
 }

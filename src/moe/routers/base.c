@@ -12,7 +12,7 @@ static ch_gate_args gates(const ch_route_args *a) {
                         .dscore = a->routing->dscores};
 }
 
-/* Every token to its best expert, which has room for all. */
+/* Assigns every token to its best expert, without a capacity. */
 static void greedy(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
@@ -52,7 +52,7 @@ static void route_base(ch_exec *x, const ch_route_args *a) {
   if (a->training || ch_counting(x)) balanced(x, a); /* second: its bound counts */
 }
 
-/* Straight to the logits. */
+/* Gradient with respect to the logits. */
 static void backward_base(ch_exec *x, const ch_route_args *a) {
   ch_gate_args gate = gates(a);
   x->ops->gate_backward(x, &gate);

@@ -1,7 +1,7 @@
-/* Balance by a bias, without an auxiliary loss (Wang et al. 2024, 2408.15664; DeepSeek-V3): every token takes its K
- * best experts of S - beta, and behind each step the price beta of an expert rises by bias_rate where more tokens than
- * the mean asked for it, and falls where fewer did. Prices decide who is chosen and nothing else: the gate is the raw
- * score. A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
+/* Load balancing by biases, without an auxiliary loss (Wang et al. 2024, 2408.15664; DeepSeek-V3): every token has the
+ * top-K experts of S - beta. After each step, beta of an expert increases by bias_rate if its demand is above the mean,
+ * and decreases if below. beta only affects the choice: the gate is the raw score. A step uses beta of the previous
+ * step, so a token's experts depend on no other token. */
 #include "moe/gates.h"
 #include "moe/routers/token_choice.h"
 
@@ -14,8 +14,8 @@ static void route_bias_balanced(ch_exec *x, const ch_route_args *a) {
   ch_router_gates_from_scores(x, a);
 }
 
-/* Called once a training step. Prices that routed this step are those that it moves, also in the first step of a run
- * that began with another's. */
+/* Called once a training step. Updates the biases that this step used, also in the first step of a run that starts from
+ * another run's weights. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_OP(x, update_bias, .e = a->e, .fresh = !a->router_state.observed && !a->router_state.thresholds,
         .rate = a->options->bias_rate, .demand = a->routing->counts.demand, .price = a->router_state.updated);

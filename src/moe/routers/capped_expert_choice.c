@@ -1,6 +1,6 @@
-/* Expert choice where a token has at most b experts: of all ways to give every expert of a pool its k tokens under that
- * cap, the one of largest total score (solver exact), or what the paper's entropic solver finds (dykstra). The gate is
- * the score. Prices of the assignment are the experts' cut-offs. */
+/* Expert choice where a token has at most b experts: every expert of a pool has k tokens, and the total score is
+ * maximal (solver exact) or that of the paper's entropic solver (dykstra). The gate is the score. The dual prices of
+ * the assignment are the experts' cut-offs. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 static int cap_of(const ch_router_spec *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
 
-/* Full pools; of a smaller last one, or with padding, k goes down instead. */
+/* Checks full pools; in a smaller last pool, or with padding, k is reduced instead. */
 static int check_capacity(const ch_router_spec *o, double c, int size, int e) {
   int64_t places = (int64_t)e * ch_router_k(c, size, e), capacity = (int64_t)cap_of(o, e) * size;
   if (places <= capacity) return CHOIR_OK;
@@ -39,7 +39,7 @@ static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length)
   return (int)ch_pools_slots(o, ch_router_factor_max(o), n, e, sequence_length);
 }
 
-/* Lowers the pools' k to what their valid tokens have room for. */
+/* Reduces the pools' k to the capacity of their valid tokens. */
 static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
   pools->total = 0;
   for (int p = 0; p < pools->count; p++) {

@@ -1,5 +1,5 @@
-/* Expert choice (Zhou et al. 2022): each expert takes the k = n c / e tokens of a pool that score best for it. The gate
- * is the score itself. Load is k, exactly; a token may be taken by any number of experts, or by none. */
+/* Expert choice (Zhou et al. 2022): each expert has the k = n c / e tokens of a pool with its highest scores. The gate
+ * is the score. Every load is exactly k; a token may have any number of experts, or none. */
 #include <math.h>
 
 #include "base/error.h"
@@ -28,7 +28,7 @@ static void choose(ch_exec *x, const ch_route_args *a) {
   a->routing->record.load = a->routing->record.max = a->routing->counts.capacity = pools.total;
 }
 
-/* One plan serves both ways. */
+/* One plan serves batch and threshold routing. */
 static void route_expert_choice(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   if (!a->by_threshold || ch_counting(x)) choose(x, a);

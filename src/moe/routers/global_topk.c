@@ -1,7 +1,7 @@
-/* Global top-k: of all scores S [n,e] of a pool the n c best are taken, best first (ties: lower token, then lower
- * expert), but for those whose expert holds its room already, twice its even share, or whose token has its cap. What is
- * refused makes room for the next best. The gate is the score. With pool "sequence" a sequence shares its budget among
- * its tokens (SeqTopK, 2511.06494); with "batch" all do (Expert Race, 2503.16057). */
+/* Global top-k: assigns the n c pairs of highest score S [n,e] in a pool, in descending order (ties: lower token, then
+ * lower expert). Pairs whose expert has reached its capacity, twice the even load, or whose token has reached its cap,
+ * are skipped; the next pairs replace them. The gate is the score. With pool "sequence" a sequence shares its budget
+ * among its tokens (SeqTopK, 2511.06494); with "batch" all do (Expert Race, 2503.16057). */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ typedef struct pair {
   int32_t at; /* t e + i */
 } pair;
 
-/* Pairs to take: n c, to the nearest whole number, and no more than the cap leaves. */
+/* Number of pairs: n c, rounded to nearest, at most n times the cap. */
 static int total_of(const ch_router_spec *o, double c, int n, int e) {
   int total = ch_router_k(c / e, n * e, 1);
   return o->cap && (int64_t)total > (int64_t)n * o->cap ? n * o->cap : total;
@@ -43,12 +43,12 @@ static int check_global_topk(const ch_router_spec *o, int n, int e, int sequence
 }
 
 static int max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
-  int pools = ch_pools_count(o, n, sequence_length); /* each rounds by itself, and takes one pair at least */
+  int pools = ch_pools_count(o, n, sequence_length); /* each pool rounds separately, and has at least one pair */
   int64_t total = (int64_t)total_of(o, ch_router_factor_max(o), n, e) + (pools > 1 ? pools : 0);
   return (int)(total < (int64_t)n * e ? total : n * e);
 }
 
-/* ---- a heap: built in linear time, and only what is looked at is sorted ---- */
+/* ---- a heap: built in linear time; only the visited pairs are sorted ---- */
 
 static int before(const pair *a, const pair *b) { return a->score != b->score ? a->score > b->score : a->at < b->at; }
 
@@ -62,7 +62,7 @@ static void sift_down(pair *heap, int count, int hole, pair p) {
   heap[hole] = p;
 }
 
-/* All pairs of the valid tokens of a pool; NaN is worst. Returns how many. */
+/* Builds a heap of all pairs of the valid tokens of a pool; NaN is last. Returns their number. */
 static int build_heap(const ch_route_args *a, const real *scores, const ch_pools *pools, int p, pair *heap) {
   int count = 0;
   for (int j = 0; j < pools->begin[p + 1] - pools->begin[p]; j++) {
@@ -80,13 +80,14 @@ typedef struct {
   const real *scores; /* [n,e] */
   pair *heap;         /* [n e] */
   int *held, *had;    /* [e] of the pool, [n] */
-  uint8_t *keep;      /* [n,e] what is taken */
+  uint8_t *keep;      /* [n,e] assigned pairs */
   real *cutoff;       /* [pools,e] last score of each expert; +infinity: none */
   int *demand;        /* [e] */
   int64_t *dropped;   /* [1] */
 } pair_work;
 
-/* Marks what a pool takes, at most `total` pairs, and counts what was looked at. Returns how many were refused. */
+/* Marks the assigned pairs of a pool, at most `total`, and counts the visited pairs in demand. Returns the number of
+ * skipped pairs. */
 static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, int capacity, int total,
                          const pair_work *w) {
   int e = a->e, left = total, *held = w->held, *had = w->had;
@@ -111,11 +112,11 @@ static int64_t take_best(const ch_route_args *a, const ch_pools *pools, int p, i
     held[i]++;
   }
   for (int i = 0; i < e; i++)
-    if (held[i] < capacity || !capacity) cutoff[i] = last; /* not full: stopped by the budget that all experts share */
+    if (held[i] < capacity || !capacity) cutoff[i] = last; /* not full: limited by the total number of pairs */
   return dropped;
 }
 
-/* Every pool by itself; returns the room of an expert in all of them. */
+/* Processes every pool; returns the capacity of an expert summed over pools. */
 static int take_all(const ch_route_args *a, const ch_pools *pools, double c, const pair_work *w) {
   int total_capacity = 0;
   memset(w->had, 0, (size_t)a->n * sizeof *w->had);

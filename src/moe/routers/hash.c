@@ -1,5 +1,5 @@
-/* Hash layers (Roller et al. 2021), the plain kind: token id mod e, gate 1. No weight, no capacity, nothing looked
- * across. */
+/* Hash layers (Roller et al. 2021), the plain kind: token id mod e, gate 1. No weight, no capacity, no dependence on
+ * other tokens. */
 #include "moe/routers/token_choice.h"
 
 const ch_router ch_router_hash = {

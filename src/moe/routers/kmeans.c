@@ -1,6 +1,6 @@
 /* Hard routing by clusters: a token goes to the expert whose centroid is nearest to its hidden state, gate 1. Centroids
- * are the columns of the router's weight [d,e]; no gradient trains them: `observe` moves each toward the mean of the
- * tokens that it got, on the host. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
+ * are the columns of the router's weight [d,e]; they have no gradient: `observe` moves each toward the mean of its
+ * tokens, on the host. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
 #include <math.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const real *half_squares(ch_exec *x, const ch_route_args *a) {
   return half;
 }
 
-/* Outside a layer there are no centroids, and the best score is the nearest. */
+/* Outside a layer there are no centroids; the highest score then counts as the nearest. */
 static void route_kmeans(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_choices c = ch_choices_alloc(x, a, 1);
@@ -32,7 +32,7 @@ static void route_kmeans(ch_exec *x, const ch_route_args *a) {
 
 /* ---- centroids */
 
-/* What a step of theirs looks at. */
+/* Inputs of an update of the centroids. */
 typedef struct {
   int threads, n, d, e;
   const int *begin, *token;      /* of the record */
@@ -50,7 +50,7 @@ static real closeness_of(const step *s, int t) {
   return score[best] - s->half[best];
 }
 
-/* |x - mu|^2 / 2 of every token and its centroid; 0 where the token takes no part. */
+/* |x - mu|^2 / 2 of every token and its centroid; 0 for padding. */
 static void find_distances(const step *s, real *distance) {
 #pragma omp parallel for num_threads(s->threads)
   for (int t = 0; t < s->n; t++) {
@@ -73,8 +73,8 @@ static void shorten(const step *s, int seed, real *distance) {
   }
 }
 
-/* Experts that got nobody start again, so that they spread over the tokens: in order, each at the token that is
- * farthest from every centroid (of equal ones the first), new ones included. */
+/* Re-initializes experts without tokens: in order, each centroid is set to the token that is farthest from all
+ * centroids (ties: the first token), including new ones. */
 static void reseed(const step *s, real *distance) {
   int found = 0;
   for (int i = 0; i < s->e; i++) {
@@ -83,13 +83,13 @@ static void reseed(const step *s, real *distance) {
     int far = 0;
     for (int t = 1; t < s->n; t++)
       if (distance[t] > distance[far]) far = t;
-    if (!(distance[far] > 0)) return; /* everybody is on a centroid */
+    if (!(distance[far] > 0)) return; /* every token is equal to a centroid */
     for (int j = 0; j < s->d; j++) s->centroid[(int64_t)j * s->e + i] = s->x[(int64_t)far * s->d + j];
     shorten(s, far, distance);
   }
 }
 
-/* Experts that got somebody move by `weight` of the way to their mean. sums: [e,d] */
+/* Moves the centroids of experts with tokens toward the tokens' mean, by the fraction `weight`. sums: [e,d] */
 static void move(const step *s, double weight, double *sums) {
 #pragma omp parallel for num_threads(s->threads)
   for (int i = 0; i < s->e; i++) {
@@ -106,8 +106,8 @@ static void move(const step *s, double weight, double *sums) {
   }
 }
 
-/* From the rows of all ranks. state is the weight itself: what is asked of the old centroids is asked before they move.
- */
+/* Uses the rows of all ranks. The state is the weight itself, so distances to the old centroids are computed before the
+ * update. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   CH_SCRATCH(x);
   ch_arena *host = &ch_host(x)->scratch;

@@ -1,5 +1,6 @@
-/* Quantile balancing: every token takes its K best experts of S - beta, and beta, a price per expert, is what makes
- * about n K / e tokens take each. No token is dropped and no auxiliary loss is needed; the gate is the raw score.
+/* Quantile balancing: every token has the top-K experts of S - beta, where beta [e], one price per expert, is computed
+ * so that each expert has about n K / e tokens. No token is dropped and no auxiliary loss is needed; the gate is the
+ * raw score.
  *
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
@@ -27,7 +28,7 @@ static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, 
   if (valid) CH_OP(x, price, .e = e, .next = more ? next : beta, .beta = beta);
 }
 
-/* Prices of this batch, from those in beta on. best: room for K + 1 choices a token. */
+/* Computes the prices of this batch, starting from beta. best: scratch for K + 1 choices per token. */
 static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *best, real CH_DEV *beta) {
   CH_SCRATCH(x);
   real CH_DEV *margin = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
@@ -39,16 +40,16 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *best, 
   }
 }
 
-/* Training by kept prices looks at no other token of its batch. */
+/* Whether training uses stored prices, so that a token's experts depend on no other token of the batch. */
 static int by_kept(const ch_router_spec *o) { return o->estimator == CH_PRICES_LAST || o->estimator == CH_PRICES_MEAN; }
 
-/* Tokens that are balanced together: a sequence, or all. */
+/* Number of tokens that are balanced together: a sequence, or all. */
 static int span_of(const ch_route_args *a) {
   int T = a->sequence_length;
   return a->options->estimator == CH_PRICES_SEQUENCE && T > 0 && T < a->n ? T : a->n;
 }
 
-/* `count` tokens from `first` on as a routing of their own, whose scores `part` holds. */
+/* `count` tokens from `first` on as a separate routing, with scores in `part`. */
 static ch_route_args cut(const ch_route_args *a, int first, int count, ch_routing *part) {
   ch_route_args own = *a;
   *part = *a->routing;
@@ -60,8 +61,8 @@ static ch_route_args cut(const ch_route_args *a, int first, int count, ch_routin
   return own;
 }
 
-/* Prices start from those that training keeps, or 0, which are in force unless tokens are to balance themselves. Every
- * valid token goes to its K best of S - beta. */
+/* Assigns every valid token to its top-K experts of S - beta. Prices are the stored ones (or 0); with `balances` they
+ * are only the starting point for the prices of these tokens. */
 static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
   CH_SCRATCH(x);
   int K = a->options->experts_per_token, e = a->e, counts = ch_counting(x), span = balances ? span_of(a) : a->n;
@@ -87,14 +88,14 @@ static void choose_by_prices(ch_exec *x, const ch_route_args *a, int balances) {
   ch_router_gates_from_scores(x, a);
 }
 
-/* Outside training a batch is balanced when its prices are to be kept (choir_calibrate). */
+/* Outside training a batch is balanced only if its prices will be stored (choir_calibrate). */
 static void route_quantile_balanced(ch_exec *x, const ch_route_args *a) {
   choose_by_prices(x, a, a->training || a->router_state.updated);
 }
 
 static void causal(ch_exec *x, const ch_route_args *a) { choose_by_prices(x, a, 0); }
 
-/* Prices of the last batch take the place of those before. A text that a model is calibrated by has many batches. */
+/* Stores the prices of the batch in place of the old ones; calibration uses many batches. */
 static void observe_prices(ch_exec *x, const ch_route_args *a) {
   if (!a->training || a->options->estimator != CH_PRICES_LAST)
     ch_router_observe_cutoffs(x, a);

@@ -51,7 +51,8 @@ void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   real CH_DEV *smallest_cutoff = CH_NEW(&x->scratch, real, a->e);
   ch_record_alloc(&x->scratch, &smallest, a->n, a->e, max_slots);
   ch_record_alloc(&x->scratch, &largest, a->n, a->e, max_slots);
-  ch_select_best(x, a, a->routing->scores, k, &smallest, a->routing->counts.cutoff); /* what thresholds follow */
+  ch_select_best(x, a, a->routing->scores, k, &smallest,
+                 a->routing->counts.cutoff); /* the cut-offs that update thresholds */
   ch_select_best(x, a, a->routing->scores, (k + 3) / 4, &smallest, smallest_cutoff);
   ch_select_best(x, a, a->routing->scores, max_slots_of(k, valid), &largest, NULL);
   CH_OP(x, within, .min = &smallest, .max = &largest, .min_cutoff = smallest_cutoff, .valid = a->tokens.valid,

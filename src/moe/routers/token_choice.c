@@ -26,7 +26,7 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
         .demand = a->routing->counts.demand, .dropped = a->routing->counts.dropped);
 }
 
-/* Groups of `span` tokens that have a valid one. */
+/* Number of groups of `span` tokens with at least one valid token. */
 static int groups_of(const ch_route_args *a, int span) {
   int groups = 0;
   for (int begin = 0; begin < a->n; begin += span) {
@@ -36,7 +36,7 @@ static int groups_of(const ch_route_args *a, int span) {
   return groups;
 }
 
-/* The loss of GShard goes by first choices, that of other routers by all. */
+/* GShard's loss counts first choices, that of other routers all choices. */
 static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
   int by_sequence = a->options->aux_scope == CH_SCOPE_SEQUENCE && a->sequence_length > 0;
   int span = by_sequence ? a->sequence_length : a->n;
@@ -76,8 +76,7 @@ static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
                         .dscore = a->routing->dscores};
 }
 
-/* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
- * no room. */
+/* Capacity is `factor` times the even load; 0: unlimited. Second choices that sampling removed do not count. */
 static void place_tokens(ch_exec *x, const ch_route_args *a, double factor) {
   CH_SCRATCH(x);
   int K = ch_router_choices(a->options);
@@ -130,8 +129,8 @@ int ch_token_choice_max_slots(const ch_router_spec *o, int n, int e, int sequenc
   return (int)(factor > 0 && max_slots < asked ? max_slots : asked);
 }
 
-/* A null expert's logit is 0, and only a softmax has the others compete with it. The z-loss knows no level of logits
- * but 0 as well, so it would decide how many tokens go to null experts. */
+/* Null experts have logit 0, so scores must be a softmax. The z-loss is refused, because it also pulls logits toward 0
+ * and would determine how many tokens choose null experts. */
 static int check_nulls(const ch_router_spec *o) {
   if (o->null_experts > 0 && o->score != CH_SOFTMAX)
     return ch_error(CHOIR_ERROR_ARGUMENT,

@@ -1,14 +1,15 @@
-/* Tokens that choose, up to a capacity: `topk`, and what came before it.
+/* Routers whose tokens choose, with an optional capacity: `topk`, and its predecessors.
  *
- * topk, what most models train with since Mixtral and OLMoE: every token takes its K best experts, and no token is
- * dropped unless a capacity factor is set. The gate is the score, or with normalize_gates its share of the token's K.
+ * topk, used by most models since Mixtral and OLMoE: every token has its top-K experts, and no token is dropped unless
+ * a capacity factor is set. The gate is the score; with normalize_gates it is divided by the sum of the token's K
+ * scores.
  *
- * switch_top1 (Fedus et al. 2021): each token asks its best expert, in token order. The gate is the score. The layer
- * multiplies the router's input by U[1-jitter, 1+jitter] in training.
+ * switch_top1 (Fedus et al. 2021): each token chooses its best expert; experts accept tokens in token order, up to
+ * their capacity. The gate is the score. The layer multiplies the router's input by U[1-jitter, 1+jitter] in training.
  *
- * gshard_top2 (Lepikhin et al. 2020): each token asks its two best experts; all first choices are placed before the
- * second ones, in token order. Gates are g1/(g1+g2) and g2/(g1+g2), whether or not both find room. In training with
- * random_second, the second choice stays with probability 2 g2 (at most 1: g2 is the smaller share). */
+ * gshard_top2 (Lepikhin et al. 2020): each token chooses its two best experts; all first choices are placed before the
+ * second ones, in token order. Gates are g1/(g1+g2) and g2/(g1+g2), even if one choice is dropped. In training with
+ * random_second, the second choice is kept with probability 2 g2 (at most 1: g2 is the smaller share). */
 #include "moe/routers/token_choice.h"
 
 #define TOPK                                                                                                 \
