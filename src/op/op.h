@@ -2,8 +2,8 @@
  * the model and the table, op/attention.h those of attention, op/routing.h those of routing.
  *
  * Rules, without exception unless the name says so:
- *  - A pointer marked CH_DEV points to the backend's memory, other pointers to host memory. Host arrays determine
- * shapes; an op has read them when it returns, although it may still run asynchronously (base/memory.h).
+ *  - A pointer marked CH_DEV points to the backend's memory, other pointers to host memory. Host arrays
+ *    determine shapes; an op has read them when it returns, although it may run asynchronously (base/memory.h).
  *  - Gradients of weights that are sums over rows accumulate (dw += ...). Gradients from products (gemm, CH_TN, head)
  *    accumulate if the field `accumulate` is set and are overwritten otherwise, so that callers need not clear them.
  *    Gradients of activations are set (dx = ...). A field whose name ends in _acc accumulates.
