@@ -23,9 +23,9 @@ typedef struct ch_field {
   ch_field_kind kind;
   size_t offset;    /* in choir_config */
   double value;     /* default of a number or a word */
-  double low, high; /* limits of a number, both allowed unless `open`, which excludes low itself */
+  double low, high; /* range of a number, inclusive; `open` excludes low */
   int open;
-  const char *const *words; /* what a word may be; NULL: it is none */
+  const char *const *words; /* permitted words; NULL: not a word */
   const char *help;
 } ch_field;
 
@@ -42,88 +42,91 @@ enum {
 /* clang-format on */
 extern const ch_field ch_fields[];
 
-/* What a field of kind CH_FIELD_STEPS means in a run of `of` steps: a share is rounded. */
+/* The number of steps of a CH_FIELD_STEPS value in a run of `of` steps; a fraction is multiplied by `of` and
+ * rounded. */
 int64_t ch_config_steps(double steps, int64_t of);
 
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */
 const char *ch_field_wanted(const ch_field *f, char *text, size_t size);
 
-/* ch_did_you_mean for the name of a field, which also knows what other programs call it ("lr": train.learning_rate). */
+/* ch_did_you_mean for field names, including the names that other programs use ("lr": train.learning_rate). */
 const char *ch_field_did_you_mean(char *text, size_t size, const char *key, const char *const *known);
 
-/* Nonzero when `key` is the path or its end, at a dot. */
+/* Whether `key` is the path, or a suffix of the path after a dot. */
 int ch_path_ends(const char *path, const char *key);
 
-/* The field that files of earlier versions have so in a section; NULL: none. */
+/* Finds a field by its name in files of earlier versions; NULL: none. */
 const ch_field *ch_field_former(const char *section, const char *key);
 
-/* The path of the field that an earlier version called so; NULL: none. */
+/* The current path of a field by its name in an earlier version; NULL: none. */
 const char *ch_field_renamed(const char *key);
 
-/* The field of a dotted path, or of an end of it that fits one field. CHOIR_ERROR_ARGUMENT names the nearest or both.
- * A former name is taken, with a notice. */
+/* Finds a field by its path, or by a suffix of the path that is unambiguous. CHOIR_ERROR_ARGUMENT names the nearest
+ * field, or both candidates. Former names are accepted, with a notice. */
 int ch_field_find(const char *key, const ch_field **found);
 
 void ch_field_default(choir_config *config, const ch_field *f);
-/* The JSON value into the field; CHOIR_ERROR_ARGUMENT with path, value, and what is allowed. */
+/* Sets the field from JSON; CHOIR_ERROR_ARGUMENT names path, value, and permitted values. */
 int ch_field_set(choir_config *config, const ch_field *f, const json_t *value);
 /* The same check for the value that the struct holds. */
 int ch_field_check(const choir_config *config, const ch_field *f);
 /* For the public interface; the default is the value of `defaults`. */
 void ch_field_describe(const ch_field *f, const choir_config *defaults, choir_field *field);
 json_t *ch_field_json(const choir_config *config, const ch_field *f); /* NULL: out of memory */
-/* The value for people, and whether two configs have the same one. Returns `text`. */
+/* Formats the value as text; returns `text`. The second function compares the values of two configs. */
 const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size);
-/* The value as a number; NaN: it is a text. */
+/* The value as a number; NaN for a text. */
 double ch_field_number(const choir_config *config, const ch_field *f);
 int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f);
 
-/* Options of a plug-in's router (moe/plugin.h): the number of one by its path or the end of it, -1: the chosen router
- * has none of that name; their values in and out. ch_plugin_option_json adds them to an object; nonzero: out of memory.
- */
+/* Custom options of a plug-in router (moe/plugin.h). find returns the index of an option by its path or the end of its
+ * path; -1: no such option of the chosen router. The other functions read and write values; ch_plugin_option_json adds
+ * them to a JSON object, nonzero: out of memory. */
 int ch_plugin_option_find(const choir_config *config, const char *key);
 int ch_plugin_option_set(choir_config *config, int number, const json_t *value);
 int ch_plugin_option_set_text(choir_config *config, int number, const char *value);
 double ch_plugin_option_value(const choir_config *config, int number);
 int ch_plugin_option_json(const choir_config *config, json_t *router);
-/* Gives a config from which something is made the latest definition of its plug-in's router; what was set stays. */
+/* Updates a config to the latest definition of its plug-in router, before a model is created; options that were set
+ * keep their values. */
 int ch_plugin_option_renew(choir_config *config);
 
 /* CHOIR_ERROR_ARGUMENT, naming field, value and permitted values, if an option that the chosen router or optimizer does
  * not use differs from its default, or if a router's option is out of range. Every function that receives options must
  * call this first, because routers rely on valid options. */
 int ch_options_check_router(const ch_router_spec *options);
-/* A notice of the options that both routers take, and that were set and fell back to what the new one brings; but for
- * those of keys [count], which the caller has set again. */
+/* Writes a notice that names the options that both routers accept, that had been set, and that a change of the router
+ * reset to its defaults, except those in keys [count], which the caller sets again. */
 void ch_options_notice_reset(const ch_router_spec *before, const ch_router_spec *after, const char *const *keys,
                              int count);
 int ch_options_check_optimizer(const choir_config *config);
 
-/* CHOIR_ERROR_ARGUMENT, naming field, value and what to set, unless the objective fits the attention and all options
- * that go with it. What sees later tokens has nothing to predict in the next one; what does not see them would fill
- * gaps without a look at their right side. */
+/* CHOIR_ERROR_ARGUMENT, naming field, value and what to set, unless train.objective, model.attention and their options
+ * are compatible. Next-token prediction needs causal attention, because later tokens contain the target; masked
+ * objectives need bidirectional attention. */
 int ch_options_check_objective(const choir_config *config);
 
-/* Whether both describe the same model; names and evaluation settings of the router count too. If not, `difference`
- * [size] has the first field that differs, "model.layers is 6, not 4". */
+/* Whether both configs describe the same model, including the router's name and its evaluation settings. If not,
+ * `difference` [size] has the first field that differs, "model.layers is 6, not 4". */
 int ch_config_same_model(const choir_config *a, const choir_config *b, char *difference, size_t size);
 
-/* Whether training masks tokens and predicts them. The last token of such a model's vocabulary is the mask, which the
- * tokenizer does not have. */
+/* Whether the training objective masks tokens. The mask is then the last token of the vocabulary, which the tokenizer
+ * never produces. */
 static inline int ch_config_masked(const choir_config *c) { return c->train.objective != CH_NEXT_TOKEN; }
 static inline int ch_config_diffusion(const choir_config *c) { return c->train.objective == CH_MASKED_DIFFUSION; }
 static inline int ch_config_pieces(const choir_config *c) { return c->model.vocab_size - ch_config_masked(c); }
 
-/* CHOIR_ERROR_UNSUPPORTED, naming train.objective, unless the model predicts the next token. `what` needs that. */
+/* CHOIR_ERROR_UNSUPPORTED, naming train.objective, unless the model predicts the next token. what: the caller's
+ * operation, for the message. */
 int ch_config_check_next_token(const choir_config *c, const char *what);
 
 /* Every field as JSON, nested as in the file; NULL: out of memory. */
 json_t *ch_config_json(const choir_config *config);
 
-/* A number of all fields: another one where a field differs. */
+/* A hash of all fields. */
 uint64_t ch_config_hash(const choir_config *config);
 
-/* choir_config_create and choir_config_load of a struct that the caller has. */
+/* choir_config_create and choir_config_load for a struct of the caller. */
 void ch_config_default(choir_config *config);
 int ch_config_load(const char *path, choir_config *config);
 

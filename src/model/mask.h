@@ -1,5 +1,5 @@
-/* Masked tokens for models that see a text from both sides (docs/diffusion.md): what such a model reads, what it is to
- * predict, and what that counts. */
+/* Masks for models trained by masking, with bidirectional attention (docs/diffusion.md): input tokens, targets, and
+ * weights of the losses. */
 #ifndef CH_MODEL_MASK_H
 #define CH_MODEL_MASK_H
 
@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 
-/* The lowest probability that training masks a token with: the loss is divided by it (Sahoo et al. 2024). */
+/* The lowest masking probability in training, by which the loss is divided (Sahoo et al. 2024). */
 #define CH_MASK_MIN 1e-3
 
 /* The training sequence number `row` of a step, of accumulate * batch_sequences, and its T tokens `text`: token [T]

@@ -1,4 +1,4 @@
-/* One parameter table: drives allocation, initialisation, optimizer, sharding, checkpoint and counts. */
+/* The parameter table, used for allocation, initialization, optimizer, sharding, checkpoints and counts. */
 #ifndef CH_MODEL_PARAM_H
 #define CH_MODEL_PARAM_H
 
@@ -15,14 +15,14 @@ static inline int ch_config_kv_heads(const ch_model_config *c) { return c->kv_he
 static inline int ch_config_has_bias(const ch_model_config *c) { return c->position == CH_RELATIVE; }
 static inline int ch_config_bidirectional(const ch_model_config *c) { return c->attention == CH_BIDIRECTIONAL; }
 static inline int ch_config_has_rope(const ch_model_config *c) { return c->position == CH_ROPE; }
-/* Columns of a head that rope turns. */
+/* Columns of a head that RoPE rotates. */
 static inline int ch_config_rotated(const ch_model_config *c) { return (int)(c->rope_fraction * ch_config_d_head(c)); }
 
 /* Hidden width of one expert: given, or that of the dense layers. */
 static inline int ch_config_d_expert(const ch_model_config *c) { return c->d_expert ? c->d_expert : c->d_hidden; }
 
-/* Nonzero where layer `layer` (0-based) is MoE: behind the first dense_layers, layers moe_every-1, 2 moe_every-1, ...
- * And how many are. */
+/* Nonzero where layer `layer` (0-based) is MoE: after the first dense_layers, layers moe_every-1, 2 moe_every-1, ...
+ * The second function counts the MoE layers. */
 static inline int ch_config_is_moe(const ch_model_config *c, int layer) {
   int behind = layer - c->dense_layers + 1;
   return c->moe_every > 0 && behind > 0 && behind % c->moe_every == 0;
@@ -31,8 +31,8 @@ static inline int ch_config_moe_layers(const ch_model_config *c) {
   return c->moe_every > 0 && c->layers > c->dense_layers ? (c->layers - c->dense_layers) / c->moe_every : 0;
 }
 
-/* The part of a tensor that a process has, as a matrix of its last dimension: these columns of these rows, one row
- * behind the other. */
+/* The local part of a tensor, viewed as a matrix [rows,last dimension]: a range of columns of a range of rows,
+ * row-major. */
 typedef struct ch_part {
   int64_t row, rows, column, columns;
   int64_t width; /* columns of the whole */
@@ -40,11 +40,11 @@ typedef struct ch_part {
 
 static inline int64_t ch_part_count(const ch_part *p) { return p->rows * p->columns; }
 
-/* Elements from `at` on of those that a process has: where the first stands in the whole tensor, and how many of at
- * most `count` stand there in a row. */
+/* For the local element `at`: sets *whole to its index in the whole tensor, and returns the number of elements, at most
+ * `count`, that are contiguous in both. */
 int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *whole);
 
-/* Puts them, `size` bytes each, in their places in the whole tensor. */
+/* Copies the local elements, `size` bytes each, to their places in the whole tensor. */
 void ch_part_place(const ch_part *part, const void *elements, void *whole, int64_t size);
 
 /* A rank's part of a tensor of experts, each of `rows` rows: its own experts, and where a row has their hidden width
@@ -59,7 +59,7 @@ typedef struct ch_param {
   int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
   int64_t whole; /* product of shape */
-  ch_part part;  /* the process's part of the tensor: everything, or its own experts */
+  ch_part part;  /* the process's part of the tensor: the whole tensor, or the local experts */
   int64_t count; /* elements of the part */
   int owner;     /* rank of the replica that owns a sharded dense matrix; -1: not sharded */
   int remote; /* owned by another rank: resident only while its layer runs, in a buffer shared by every second layer */
@@ -76,11 +76,11 @@ typedef struct ch_param {
   ch_q8 CH_DEV *w8;    /* in 8 bits, matrix after matrix, or NULL; in the host's memory */
 } ch_param;
 
-/* Trained parameters stand first; behind them the state that routers keep by themselves (thresholds, centroids), which
- * is saved and loaded like the rest but has no gradient and no part in the counts. */
+/* Trained parameters come first, then the state of routers (thresholds, centroids), which is saved and loaded like
+ * parameters, but has no gradient and is not counted. */
 typedef struct ch_params {
-  int count;   /* trained by gradients */
-  int buffers; /* and these behind them */
+  int count;   /* trained parameters */
+  int buffers; /* router states after them */
   ch_param *p; /* [count + buffers], malloc'd */
   ch_names names;
 } ch_params;
@@ -91,11 +91,11 @@ typedef struct ch_params {
 int ch_params_build(const ch_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Reduces every expert tensor to this rank's part; to be called before memory is allocated. CHOIR_ERROR_ARGUMENT: the
- * grid's hidden shards do not divide the experts' hidden width evenly. */
+/* Reduces every expert tensor to this rank's part; call it before memory is allocated. CHOIR_ERROR_ARGUMENT: the grid's
+ * hidden shards do not divide the experts' hidden width evenly. */
 int ch_params_share(ch_params *params, const ch_grid *grid);
 
-/* Which matrices have rounded copies for bf16 products; or all are in 8 bits, and for inference only. */
+/* The matrices that have bf16 copies for products; Q8_0: all matrices in 8 bits, for inference only. */
 typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE, CH_COPIES_Q8_0 } ch_copies;
 
 /* Allocate weights with their copies, and gradients, from an arena (which may be counting). With `share` all layers use
@@ -104,21 +104,22 @@ typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE, CH_COPIES_Q8_0 } 
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
-/* Fills w8 from the weight's values [count], which are in the host's memory. Returns 0, or nonzero, with w8 as it was,
- * where 8 bits cannot hold element *at. And the values of w8. */
+/* Quantizes values [count] in host memory to w8. Returns nonzero, without a change, if element *at has no 8-bit
+ * representation. The second function dequantizes w8. */
 int ch_param_pack(const ch_param *param, const real *values, int threads, int64_t *at);
 void ch_param_unpack(const ch_param *param, int threads, real *values);
 
-/* Initial values from a seed, drawn on the host: element i of tensor number t is a function of (seed, t, i) alone.
- * `memory` is that of the weights; CHOIR_ERROR_MEMORY where it is not the host's and there is none to draw in. */
+/* Random initial values, computed on the host: element i of tensor number t depends only on (seed, t, i). `memory` is
+ * that of the weights; CHOIR_ERROR_MEMORY: no host memory for a device's values. */
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
 
 /* Whether a parameter can be sharded: a dense matrix of a layer. */
 static inline int ch_param_is_shardable(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
-/* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */
+/* Index of the first parameter of a layer; a layer's parameters are contiguous. Layer -1 (outside the layers): 0; its
+ * parameters are the first and the last ones. */
 int ch_params_first(const ch_params *params, int layer);
-int64_t ch_params_total(const ch_params *params); /* elements of those trained by gradients, of all ranks */
+int64_t ch_params_total(const ch_params *params); /* elements of all trained parameters, on all ranks */
 
 #endif

@@ -6,8 +6,8 @@
 #include "model/param.h"
 #include "op/prefetch.h"
 
-/* Shards the layers' dense matrices over the ranks of a replica: each matrix goes to the rank with fewest elements so
- * far. To be called before memory is allocated. */
+/* Assigns each dense matrix of the layers to the rank of the replica with the fewest elements so far. Call it before
+ * memory is allocated. */
 void ch_params_shard_dense(ch_params *params, const ch_comm *replica);
 
 /* Whether dense matrices are sharded. */

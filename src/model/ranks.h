@@ -1,21 +1,21 @@
-/* Where several ranks enter a pass: what pass.c and ffn.c ask of them, in the order of the calls. In a single process
- * each of these calls does nothing, and the share is the whole pass. Beside them, ranks enter where rows of tokens go
- * to experts (dispatch/dispatch.h), scores to routers (moe/scores.c) and gradients into sums (op/grad_chunks.h). */
+/* Functions of pass.c and ffn.c for several ranks, in the order of the calls. In a single process they do nothing, and
+ * ch_ranks_share returns the whole pass. Other code for several ranks: transfers of rows to experts
+ * (dispatch/dispatch.h), of scores to routers (moe/scores.c), and sums of gradients (op/grad_chunks.h). */
 #ifndef CH_MODEL_RANKS_H
 #define CH_MODEL_RANKS_H
 
 #include "model/prefetch.h"
 #include "model/transformer.h"
 
-/* This rank's part of a pass: whole sequences and whole shards. `token` and `route` stay those of all. */
+/* Returns this rank's part of a pass: whole sequences and whole gradient chunks. `token` and `route` still cover all
+ * ranks. */
 ch_pass ch_ranks_share(const ch_exec *x, const ch_transformer *m, const ch_pass *p);
 
-/* The losses of all ranks' shards. An update within the backward pass looks at their sum, as at everything that is to
- * be finite. */
+/* Gathers the losses of all gradient chunks. Updates within the backward pass check that their sum is finite. */
 void ch_ranks_gather_losses(ch_exec *x, const ch_pass *p);
 
-/* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
- * on every rank that holds the experts, so that all update them alike. */
+/* Sums the gradients of experts over replicas, in the order of the replicas' tokens, on every rank that has these
+ * experts, so that all replicas make the same update. */
 void ch_ranks_sum_experts(ch_exec *x, const ch_layer *b);
 
 #endif

@@ -1,4 +1,5 @@
-/* Weights in a checkpoint: model.safetensors, one tensor a parameter, names and shapes as in the parameter table. */
+/* Weights in a checkpoint: model.safetensors, one tensor per parameter, with names and shapes of the parameter
+ * table. */
 #ifndef CH_MODEL_WEIGHTS_H
 #define CH_MODEL_WEIGHTS_H
 
@@ -24,11 +25,11 @@ ch_stored ch_stored_param(const ch_param *param);
 /* The part of a tensor on rank `rank` of a replica. */
 ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 
-/* Writes one file, or, for tensors of more than `most` bytes, several files and an index (file/tensors_set.h). The
- * files' contents do not depend on the number of ranks. Rank f of P writes the files f, f + P, ...; the other ranks of
- * its replica send the parts that it lacks, one tensor of each file at a time, copied from x's memory to the host. The
- * first rank checks all files and writes the index. metadata: as for choir_tensors_write, the same on all ranks.
- * Collective; all ranks get the code. */
+/* Writes one file, or several files of at most `max` bytes and an index (file/tensors_set.h). The files' contents do
+ * not depend on the number of ranks. Rank f of P writes the files f, f + P, ...; the other ranks of its replica send
+ * the parts that it lacks, one tensor of each file at a time, copied from x's memory to the host. The first rank checks
+ * all files and writes the index. metadata: as for choir_tensors_write, the same on all ranks. Collective; all ranks
+ * get the code. */
 int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t max,
                     const char *const *metadata);
 
@@ -37,8 +38,8 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
 #define CH_TRAINED_BY_KEY "choir_router"
 int ch_weights_save(const ch_params *params, const ch_exec *x, const ch_router *router, const char *path, int64_t max);
 
-/* Compares the version of a router that is a plug-in with the one that these weights were trained by. Of another one
- * there is a notice, or, if it `must` be the same, CHOIR_ERROR_ARGUMENT; of a file that has none a notice. */
+/* Compares the version of a plug-in router with the version stored with the weights. If they differ: a notice, or
+ * CHOIR_ERROR_ARGUMENT if `must` is set; if the file has no version: a notice. */
 int ch_weights_same_router(const ch_router *router, const char *path, int must);
 
 /* whole [shape] = a parameter's weights (or gradients), assembled from all ranks. Collective. CHOIR_ERROR_MEMORY if the
@@ -50,14 +51,14 @@ int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real
  * them are those they were saved with; a missing or surplus tensor is an error. */
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
-/* What a training that begins with a file takes of its router: all; the weight alone, for thresholds of one router say
- * nothing to another; or nothing, for centroids are no weights. */
+/* The parts of a router that a new training loads from a file: weight and state; only the weight, because the
+ * thresholds of another router have no meaning; or nothing, because centroids are not weights. */
 typedef enum { CH_ROUTER_ALL, CH_ROUTER_WEIGHT, CH_ROUTER_NOTHING } ch_router_start;
 
-/* The same to begin another training with. Where a layer of the file is dense, or has one expert, and the model's has
- * more, each gets these weights ("upcycling", Komatsuzaki et al. 2022). What is not taken of a router, or the file
- * lacks, stays as it is. That both have the same activation the caller knows. *upcycled counts layers that were
- * upcycled. CHOIR_ERROR_FORMAT says which tensor does not fit. */
+/* Loads weights for a new training. If a layer of the file is dense or has one expert, and the model's layer has
+ * several, each expert gets these weights ("upcycling", Komatsuzaki et al. 2022). Parameters that are not loaded keep
+ * their values. The caller must check that the activations are equal. *upcycled: number of upcycled layers.
+ * CHOIR_ERROR_FORMAT names a tensor that does not fit. */
 int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, ch_router_start router, int *upcycled);
 
 /* Copies this rank's part of a tensor out of an open file, which must have it with that name, type and shape; `path` is
