@@ -1,4 +1,4 @@
-/* What the exchange of rows between ranks (all_to_all.c) is made of: who has which slots (slots.c), rows as they travel
+/* Parts of the exchange of rows between ranks (all_to_all.c): counts of slots (slots.c), rows in travel format
  * (rows.c), rounds (rounds.c). */
 #ifndef CH_DISPATCH_EXCHANGE_H
 #define CH_DISPATCH_EXCHANGE_H
@@ -15,9 +15,8 @@ ch_range ch_local_group(const ch_exec *x, const ch_dispatch *ex, int group);
 /* Tokens of rank `rank` (its number in the whole job), clipped to the tokens of ex->all and numbered as in ex->all. */
 ch_range ch_tokens_of(const ch_dispatch *ex, int rank);
 
-/* Number of groups into which the experts of every rank are cut. Each rank sends each other rank one message per group;
- * there are as many groups as keep the mean message at `worth` bytes or more. owners: ranks that share the e experts.
- */
+/* Number of groups of every rank's experts. Each rank sends each other rank one message per group; the number of groups
+ * is the largest with a mean message of at least `worth` bytes. owners: ranks that share the e experts. */
 int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
 
 /* Counts the slots of ex->all into ex->slots, and sets the beginnings of this rank's groups. */
@@ -26,12 +25,12 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex);
 /* Number of slots that `experts` give to tokens of rank `rank` (its number in the whole job). */
 int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts);
 
-/* ---- rounds: where a rank's tokens have more slots than its buffers hold, their rows go in several (rounds.c) ---- */
+/* ---- rounds: if a rank's tokens have more slots than its buffers, rows travel in several rounds (rounds.c) ---- */
 
 /* Allocates a round's scratch if several rounds may be needed. */
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex);
 
-/* Whether the split record needs several rounds, which the exchanges of groups do not take part in: the same on all
+/* Sets ex->round.several: whether the split record needs several rounds, without exchanges per group; equal on all
  * ranks. */
 void ch_rounds_split(const ch_exec *x, ch_dispatch *ex);
 
@@ -43,14 +42,14 @@ int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
 /* Number of rows of this rank's tokens in the round. */
 int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex);
 
-/* The next three do nothing where one round is all.
+/* The next three functions do nothing if there is one round only.
  *
- * The round's rows go from ex->local_rows [room], in travel format, to their places among the rows of the experts,
- * `owned`; or, with `back`, return from every hidden shard. what: for messages. */
+ * Sends the round's rows, in travel format, from ex->local_rows [max_rows,d] to their places in `owned`, the rows of
+ * the experts; with `back`, from every hidden shard back. what: name for messages. */
 void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back);
 
-/* Room for one number per slot of the round, scratch, and its copy to `local`, of all slots of this rank's tokens; with
- * one round `local` itself, and no copy. */
+/* Allocates scratch for one number per slot of the round; the second function copies it to `local` [slots of this
+ * rank's tokens]. With one round it is `local` itself, without a copy. */
 real CH_DEV *ch_rounds_numbers(ch_exec *x, const ch_dispatch *ex, real CH_DEV *local);
 void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local);
 
@@ -64,11 +63,12 @@ int64_t ch_row_bytes(const ch_exec *x, int d);
  * the same rows, so each shard fills a separate buffer. Shard 0's buffer also holds the outgoing rows. */
 char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard);
 
-/* For each rank of the replica, the span of this rank's rows that go to (or, with `back`, return from) the rank's group
- * `group`, in the order of the local view. */
+/* Computes, for each rank of the replica, the range of this rank's rows that are sent to (with `back`: return from) the
+ * rank's group `group`, in the order of the local view. */
 void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span);
 
-/* For each of `ranks`, the span of rows of the experts `some` whose tokens the rank owns; spans are consecutive. */
+/* Computes, for each of `ranks`, the range of rows of the experts `some` whose tokens the rank owns; ranges are
+ * consecutive. */
 void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
                     ch_bytes *span);
 
