@@ -1,4 +1,4 @@
-/* The ranks after the public handle. */
+/* The struct behind the public handle of ranks. */
 #ifndef CH_HANDLE_RANKS_H
 #define CH_HANDLE_RANKS_H
 
@@ -11,7 +11,7 @@ struct choir_ranks {
   int dense_sharded;
 };
 
-/* The table of these ranks; NULL: one process. */
+/* The comm of these ranks; NULL: a single process. */
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks);
 /* The grid of the chosen layout. */
 int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid);
