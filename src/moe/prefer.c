@@ -116,7 +116,7 @@ static void count_margins(const choice *c, int t) {
   if (!p->margins || (c->a->tokens.mask && !c->a->tokens.mask[t])) return;
   for (int i = 0; i < c->a->e; i++) {
     double margin = (double)(c->score[(int64_t)t * c->a->e + i] - c->shift[i]);
-    double bin = floor((margin + 1) * (CH_MARGIN_BINS / 2));
+    double bin = floor((margin + 1) * (CH_MARGIN_BINS / 2.0));
     p->margins[bin >= CH_MARGIN_BINS ? CH_MARGIN_BINS - 1 : bin > 0 ? (int)bin : 0]++;
   }
 }
@@ -125,7 +125,7 @@ real ch_prefer_lowered(const int64_t *margins, int64_t tokens, int among) {
   int64_t count = 0;
   int bin = CH_MARGIN_BINS;
   while (bin > 0 && count < among * tokens) count += margins[--bin];
-  double lowered = 1 - (double)bin / (CH_MARGIN_BINS / 2);
+  double lowered = 1 - (double)bin / (CH_MARGIN_BINS / 2.0);
   return lowered > 0 ? (real)lowered : 0;
 }
 
