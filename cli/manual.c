@@ -71,7 +71,10 @@ static void manual_program(FILE *out) {
   for (const char *const *name = choir_router_names(); *name; name++) manual_router(out, *name);
   fputs(".SH EXIT STATUS\n", out);
   roff(out, cli_statuses);
-  fputs("\n.SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use nothing wider than these, nor AMX.\n", out);
+  fputs(
+      "\n.SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use nothing wider than these, nor AMX; on arm64 "
+      "generic: without bfdot.\n",
+      out);
 }
 
 static void manual_verb(FILE *out, const cli_verb *verb) {

@@ -11,6 +11,8 @@ import sys
 
 COMPILER = "aarch64-linux-gnu-gcc"
 FOREIGN = ("-mavx", "-mamx", "-mfma")  # flags of files for x86-64
+PAIRS = "-DCH_ISA_SUFFIX=avx512_bf16"  # the variant that is called bfdot for arm64
+BFDOT = ["-DCH_ISA_SUFFIX=bfdot", "-DCH_BFDOT", "-march=armv8.2-a+bf16"]
 
 
 def commands(build):
@@ -18,9 +20,11 @@ def commands(build):
         words = shlex.split(entry["command"])
         words = words[words.index(next(word for word in words if word.startswith("-"))) : words.index("-o")]
         own = "/src/" in entry["file"] and entry["file"].endswith(".c") and "-DCHOIR_DOUBLE" not in words
-        if own and not any(word.startswith(FOREIGN) for word in words):
-            flags = [word for word in words if not word.startswith("-m")]
-            yield entry["file"], [COMPILER, "-fsyntax-only", "-Werror", *flags, "-idirafter", "/usr/include", entry["file"]]
+        pairs = PAIRS in words
+        if own and (pairs or not any(word.startswith(FOREIGN) for word in words)):
+            flags = [word for word in words if not word.startswith("-m") and word != PAIRS] + (BFDOT if pairs else [])
+            command = [COMPILER, "-fsyntax-only", "-Werror", *flags, "-idirafter", "/usr/include", entry["file"]]
+            yield (entry["file"], pairs), command
 
 
 def compiled(command):

@@ -10,6 +10,8 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 static ch_isa detected_isa(void) {
@@ -49,6 +51,10 @@ int ch_machine_has_bf16(void) {
   unsigned a, b, c, d;
   if (ch_machine_isa() < CH_ISA_AVX512) return 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5)) != 0; /* avx512_bf16; every AMX machine has it */
+#elif defined(__aarch64__)
+  enum { BF16 = 1 << 14 }; /* HWCAP2_BF16 of Linux: bfdot, among others */
+  const char *requested = getenv("CHOIR_ISA");
+  return (getauxval(AT_HWCAP2) & BF16) != 0 && !(requested && !strcmp(requested, ch_isa_name(CH_ISA_GENERIC)));
 #else
   return 0;
 #endif
@@ -75,7 +81,7 @@ int ch_machine_has_fast_bf16(void) {
   if (ch_machine_has_amx() || !__builtin_cpu_is("intel")) return 1;
   return __get_cpuid(1, &a, &b, &c, &d) && (a & FAMILY) == COOPER_LAKE;
 #else
-  return 0;
+  return ch_machine_has_bf16();
 #endif
 }
 

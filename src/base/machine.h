@@ -14,12 +14,13 @@ const char *ch_isa_name(ch_isa isa);
 /* CHOIR_ERROR_ARGUMENT if CHOIR_ISA names no instruction set, so that a typo does not silently measure another one. */
 int ch_machine_check_wish(void);
 
-/* Nonzero when bf16 products run in hardware (avx512_bf16 or AMX). */
+/* Nonzero when bf16 products run in hardware: avx512_bf16 or AMX; on arm64 bfdot, unless CHOIR_ISA=generic. */
 int ch_machine_has_bf16(void);
 
 /* Nonzero when they are faster there than products of floats. Without AMX, which a virtual machine may not show,
  * Intel's CPUs do half as many operations a second by avx512_bf16 as on floats (measured on an Emerald Rapids); Cooper
- * Lake is said to be the exception. */
+ * Lake is said to be the exception. On arm64 bfdot does twice as much as an instruction for floats; no such machine has
+ * been measured. */
 int ch_machine_has_fast_bf16(void);
 
 /* Nonzero when the CPU shows AMX's tiles for bf16 and the system lets this process use them, for which it is asked: it

@@ -41,8 +41,8 @@ static int cpu_supports(ch_compute compute, int emulate) {
   CH_TRY(ch_machine_check_wish());
   if (compute == CH_COMPUTE_BF16 && !emulate && !ch_machine_has_bf16())
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16 or AMX); use fp32, which is as "
-                    "fast here, or ask for emulation, which saves memory and writes text faster");
+                    "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16, AMX or bfdot); use fp32, which is "
+                    "as fast here, or ask for emulation, which saves memory and writes text faster");
   return CHOIR_OK;
 }
 

@@ -22,9 +22,9 @@ static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
 /* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd/batch_invariant.c). */
 CH_SIMD_DECLARE(void, ch_invariant_product, (const ch_product *p));
 
-#if defined(__x86_64__)
+#if defined(CH_SIMD_PAIRS)
 /* The same with bf16 in a too, multiplied in pairs: for products that ch_product_in_pairs allows. */
-void ch_invariant_pairs_avx512_bf16(const ch_product *p);
+void CH_SIMD_PAIRS(ch_invariant_pairs)(const ch_product *p);
 #endif
 
 /* gemm and expert_gemm under x->batch_invariant (threaded/batch_invariant.c); not for products of transposed A. */

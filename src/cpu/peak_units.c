@@ -3,6 +3,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 /* More chains than latency times units, each with a name of its own: an array would be spilled to memory. */
@@ -128,6 +130,17 @@ void ch_peak_bf16(ch_peak_unit unit[4]) {
     if (ch_machine_has_amx()) unit[count++] = amx;
   }
   unit[count] = (ch_peak_unit){0};
+}
+#elif defined(__aarch64__)
+#undef NEXT
+#define NEXT(a) (vector) vbfdotq_f32((float32x4_t)a, (bfloat16x8_t)scale, (bfloat16x8_t)shift)
+LOOP(__attribute__((target("arch=armv8.2-a+bf16"))), bfdot_loop, 16)
+static const ch_peak_unit bfdot = {"bfdot", CHAIN_COUNT * 8 * 2, bfdot_loop, NULL, NULL};
+
+ch_peak_unit ch_peak_fp32(void) { return generic; }
+void ch_peak_bf16(ch_peak_unit unit[4]) {
+  unit[0] = unit[1] = (ch_peak_unit){0};
+  if (ch_machine_has_bf16()) unit[0] = bfdot;
 }
 #else
 ch_peak_unit ch_peak_fp32(void) { return generic; }

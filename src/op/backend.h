@@ -12,7 +12,7 @@ typedef struct ch_peak {
   double read_gbs;       /* main memory, reading */
   double triad_gbs;      /* main memory, a = b + s c */
   const char *isa;       /* generic, avx2, avx512 */
-  const char *bf16_unit; /* none, avx512_bf16, amx */
+  const char *bf16_unit; /* none, avx512_bf16, amx, bfdot */
 } ch_peak;
 
 typedef struct ch_backend {

@@ -179,6 +179,11 @@ static void amx(void **state) {
   if (!ch_machine_has_amx()) test_skip("amx: the CPU has none");
   check_amx(ch_product_own_amx, ch_product_own_emulated_avx512);
 }
+#elif defined(__aarch64__)
+static void bfdot(void **state) {
+  if (!ch_machine_has_bf16()) test_skip("bfdot: the CPU has none");
+  check_variant(ch_product_own_bfdot);
+}
 #endif
 
 int main(void) {
@@ -191,6 +196,8 @@ int main(void) {
     cmocka_unit_test(avx512_bf16),
     cmocka_unit_test(emulated_amx_avx512),
     cmocka_unit_test(amx),
+#elif defined(__aarch64__)
+    cmocka_unit_test(bfdot),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -270,7 +270,7 @@ INLINE void in_slices(const ch_product *p, kind of) {
 }
 
 #if CH_HAS_PAIRS
-void ch_invariant_pairs_avx512_bf16(const ch_product *p) { in_slices(p, PAIRS); }
+void CH_SIMD(ch_invariant_pairs)(const ch_product *p) { in_slices(p, PAIRS); }
 #else
 void CH_SIMD(ch_invariant_product)(const ch_product *p) {
   if (p->bf16)

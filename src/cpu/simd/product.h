@@ -12,12 +12,14 @@ CH_SIMD_DECLARE(void, ch_product_own, (const ch_product *p, float *scratch));
 /* Packs B, whatever p's m: panel after panel, each with all steps of the depth. */
 CH_SIMD_DECLARE(void, ch_product_pack, (const ch_product *p, float *panels));
 
-#if defined(__x86_64__)
-/* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps, where
+#if defined(CH_SIMD_PAIRS)
+/* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps (arm64: bfdot), where
  * ch_product_in_pairs allows it. */
-void ch_product_own_avx512_bf16(const ch_product *p, float *scratch);
-void ch_product_pack_avx512_bf16(const ch_product *p, float *panels);
+void CH_SIMD_PAIRS(ch_product_own)(const ch_product *p, float *scratch);
+void CH_SIMD_PAIRS(ch_product_pack)(const ch_product *p, float *panels);
+#endif
 
+#if defined(__x86_64__)
 /* The same by AMX's tiles, of bf16 only, in every form (product_amx.c). */
 void ch_product_own_amx(const ch_product *p, float *scratch);
 #endif

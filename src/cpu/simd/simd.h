@@ -3,8 +3,8 @@
  * A C file of src/cpu/simd is built as generic, avx2 and avx512 (CMakeLists.txt) with CH_ISA_SUFFIX set, and defines
  * every external function as CH_SIMD(name). A header declares all variants at once, CH_SIMD_DECLARE(void, ch_exp_rows,
  * (int64_t n, const float *x, float *y)); and who fills the op table asks for the best one this machine runs:
- * CH_SIMD_PICK(ch_exp_rows). Products are built once more with an instruction for pairs of bf16, as avx512_bf16, and
- * product_amx.c for AMX alone, as amx; their headers declare these. */
+ * CH_SIMD_PICK(ch_exp_rows). Products are built once more with an instruction for pairs of bf16, as avx512_bf16 or, for
+ * arm64, as bfdot (CH_SIMD_PAIRS), and product_amx.c for AMX alone, as amx; their headers declare these. */
 #ifndef CH_CPU_SIMD_SIMD_H
 #define CH_CPU_SIMD_SIMD_H
 
@@ -21,9 +21,13 @@
   type name##_avx512 arguments
 #define CH_SIMD_PICK(name) \
   (ch_machine_isa() == CH_ISA_AVX512 ? name##_avx512 : ch_machine_isa() == CH_ISA_AVX2 ? name##_avx2 : name##_generic)
+#define CH_SIMD_PAIRS(name) name##_avx512_bf16
 #else
 #define CH_SIMD_DECLARE(type, name, arguments) type name##_generic arguments
 #define CH_SIMD_PICK(name) name##_generic
+#if defined(__aarch64__)
+#define CH_SIMD_PAIRS(name) name##_bfdot
+#endif
 #endif
 
 #endif

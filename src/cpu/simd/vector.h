@@ -55,6 +55,11 @@ static inline ch_vector ch_load_pairs(const uint16_t *x, const uint16_t *y) {
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
   return (ch_vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
+#elif defined(CH_BFDOT) /* the variant bfdot; -mcpu may allow the instruction in others, too */
+#define CH_HAS_PAIRS 1
+static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
+  return (ch_vector)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)a, (bfloat16x8_t)b);
+}
 #else
 #define CH_HAS_PAIRS 0
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {

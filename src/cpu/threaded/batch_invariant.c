@@ -38,8 +38,8 @@ static const void *rows_from(const operand *a, const ch_product *p, int64_t firs
 typedef void (*streamed_product)(const ch_product *p);
 static streamed_product streamed_product_for(const ch_product *p) {
   (void)p; /* elsewhere there is one */
-#if defined(__x86_64__)
-  if (ch_product_takes_pairs(p)) return ch_invariant_pairs_avx512_bf16;
+#if defined(CH_SIMD_PAIRS)
+  if (ch_product_takes_pairs(p)) return CH_SIMD_PAIRS(ch_invariant_pairs);
 #endif
   return CH_SIMD_PICK(ch_invariant_product);
 }

@@ -19,7 +19,9 @@ static void (*kernel_of(const ch_product *p))(const ch_product *, float *) {
   (void)p; /* elsewhere there is one */
 #if defined(__x86_64__)
   if (unit == IN_TILES && p->bf16 && !p->by_row) return ch_product_own_amx;
-  if (ch_product_takes_pairs(p)) return ch_product_own_avx512_bf16;
+#endif
+#if defined(CH_SIMD_PAIRS)
+  if (ch_product_takes_pairs(p)) return CH_SIMD_PAIRS(ch_product_own);
 #endif
   return CH_SIMD_PICK(ch_product_own);
 }
@@ -30,9 +32,9 @@ int64_t ch_product_steps(const ch_product *p) {
 }
 
 void ch_product_pack(const ch_product *p, float *panels) {
-#if defined(__x86_64__)
+#if defined(CH_SIMD_PAIRS)
   if (ch_product_takes_pairs(p)) {
-    ch_product_pack_avx512_bf16(p, panels);
+    CH_SIMD_PAIRS(ch_product_pack)(p, panels);
     return;
   }
 #endif
