@@ -1,6 +1,6 @@
-"""choir's routers and layers for PyTorch models, wholly on the tensors' device (docs/python.md).
+"""choir's routers and Mixture-of-Experts layers for PyTorch models, on the tensors' device (docs/python.md).
 
-layer = choir.torch.ExpertChoice(512, 2048, 16)        # takes the place of a feed-forward layer
+layer = choir.torch.ExpertChoice(512, 2048, 16)        # replaces a feed-forward layer
 routing = choir.torch.route(scores, "gshard_top2", logits=True)
 """
 
@@ -43,7 +43,8 @@ __all__ = [
 
 
 def __getattr__(name):
-    """What needs DTensor, which the oldest releases of PyTorch lack, transformers or Lightning is imported where it is used."""
+    """Imports names on first use that require DTensor (not in the oldest releases of PyTorch), transformers or
+    Lightning."""
     if name in ("ExpertParallel", "ExpertTensorParallel", "clip_grad_norm_"):
         return getattr(importlib.import_module(".parallel", __name__), name)
     if name in ("from_pretrained", "revert"):

@@ -1,5 +1,5 @@
-"""Hugging Face's models, whose MoE blocks become choir's layers. Weights stay what and where they are, under transformers'
-names: such a model is saved, resumed and adapted as before, and can be turned back."""
+"""Replaces the MoE blocks of transformers models by choir's layers. The layers use the weights of the blocks, under
+the same names, so converted models are saved, resumed and adapted as before, and can be reverted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from ..fields import ConvertOptions
 
 BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
-VERSION = 1  # of the entry "choir" in config.json
-TOLD = "choir_told"  # the keyword by which a model's forward tells its blocks who is padding, routes to take, positions
+VERSION = 1  # version of the entry "choir" in config.json
+# The keyword argument that passes padding, forced assignment and positions from a model's forward to its blocks.
+TOLD = "choir_told"
 
 
 class _TheirExperts(Experts):
@@ -63,7 +64,7 @@ def _unpickled(theirs: type) -> nn.Module:
 
 
 class _Converted(MoE):
-    """The layer that replaces a block. told: the padding, the forced routes, and the positions of packed sequences,
+    """The layer that replaces a block. `told` has padding, forced assignment, and positions of packed sequences,
     from the arguments of the model's forward."""
 
     told: Optional[tuple] = None
@@ -77,7 +78,7 @@ class _Converted(MoE):
                 options.setdefault("lengths", _lengths_of(position.expand(hidden_states.shape[:-1])))
             options.setdefault("valid", None if valid is None else valid[:, -length:])
             options.setdefault("assignment", None if assignment is None else assignment[self.layer])
-        if self.training and self.noise:  # which Mixtral's experts read, too
+        if self.training and self.noise:  # as in Mixtral, also for the experts
             hidden_states = hidden_states * torch.empty_like(hidden_states).uniform_(1 - self.noise, 1 + self.noise)
         return super().forward(hidden_states, *given, **options)
 
@@ -87,8 +88,8 @@ HOOKS += ("_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hook
 
 
 def _hand_on(before: nn.Module, now: nn.Module) -> None:
-    """Moves the hooks of the replaced module, with the handles that remove them, and accelerate's, which moves inputs
-    and loads offloaded weights."""
+    """Moves the hooks of the replaced module to its replacement: PyTorch's, whose handles still remove them, and
+    accelerate's, which moves inputs and loads offloaded weights."""
     now.__dict__.update({kind: before.__dict__[kind] for kind in HOOKS})
     _hand_on_loading(before, now)
 
@@ -126,7 +127,7 @@ def _of_block(block: nn.Module, name: str, layer: int, router: str, options: dic
             "transformers 5, whose experts are gate_up_proj and down_proj, with SiLU"
         )
     if router == "topk":
-        # Mixtral always divides the gates by their sum, and has no field that says so.
+        # Mixtral always divides the gates by their sum; its config has no field for it.
         options = {"top_k": gate.top_k, "normalize_gates": getattr(gate, "norm_topk_prob", True), **options}
     both = theirs.gate_up_proj
     e, double, d = both.shape
@@ -155,12 +156,13 @@ def _of_block(block: nn.Module, name: str, layer: int, router: str, options: dic
 
 
 def _cache_of(kwargs: dict) -> Any:
-    return kwargs.get("cache", kwargs.get("past_key_values"))  # as releases of transformers 5 name it
+    return kwargs.get("cache", kwargs.get("past_key_values"))  # depends on the release of transformers 5
 
 
 def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
-    """Who takes part, [B,...,T] bool, of the attention mask that a model is given: [B,T] of 0 and 1, with what a cache has
-    before; or [B,1,T,S], True or 0 where one looks at another, in which padding does not look at itself."""
+    """Which tokens are not padding, [B,...,T] bool, according to the attention mask of a model's call: [B,T] of 0
+    and 1, which begins with the tokens of the cache; or [B,1,T,S], True or 0 where one token attends to another, in
+    which padding does not attend to itself. None: no mask, or no padding."""
     mask = next(iter(mask.values()), None) if isinstance(mask, dict) else mask
     if mask is None:
         return None
@@ -175,13 +177,13 @@ def _valid_of(mask: Any, kwargs: dict) -> Optional[Tensor]:
         return None
     valid = mask != 0
     if valid.device.type == "cpu" and compat.has_values(valid) and bool(valid.all()):
-        return None  # as without a mask, which is faster
+        return None  # the same as no mask, but faster
     return valid
 
 
 def _lengths_of(position: Tensor) -> list:
-    """Lengths of the sequences in rows [B,T] of positions: where one is not the next, another sequence begins, as attention
-    has it. The host waits for them."""
+    """Lengths of the sequences that are packed into rows [B,T] of positions. As in attention, a new sequence begins
+    where a position is not the previous one plus 1. The host waits for the device."""
     begins = torch.diff(position, prepend=position[:, :1]) != 1
     begins[:, 0] = True
     at = [*begins.flatten().nonzero().flatten().tolist(), position.numel()]
@@ -189,7 +191,8 @@ def _lengths_of(position: Tensor) -> list:
 
 
 def _tell(module: nn.Module, args: tuple, kwargs: dict):
-    """Of a model: the padding of its mask, and the keyword `assignment`, go with the keywords that its layers hand on."""
+    """A model's forward pre-hook: adds padding, forced assignment and positions to the keyword arguments, which the
+    model passes to its layers."""
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
     valid = _valid_of(mask, kwargs)
     assignment = renamed("assignment", kwargs.pop("assignment", None), "taken", kwargs.pop("taken", None))
@@ -206,7 +209,7 @@ def _tell(module: nn.Module, args: tuple, kwargs: dict):
 
 
 def _warn_of_cache(module: nn.Module, cache: Any) -> None:
-    """Once, at the first step of generation with a cache, where a router compares the tokens of a call."""
+    """Warns once, at the first step of generation with a cache, if a router compares the tokens of a call."""
     if cache is None or not int(cache.get_seq_length()):
         return
     module._choir_cached = True
@@ -220,7 +223,8 @@ def _warn_of_cache(module: nn.Module, cache: Any) -> None:
 
 
 def _hear(module: nn.Module, args: tuple, kwargs: dict):
-    """Of the attention before a block, which gets the model's keywords also where checkpointing runs the layer again."""
+    """A forward pre-hook of the attention before a block: takes the keyword argument of `_tell` for the block.
+    Attention receives it also when activation checkpointing recomputes the layer."""
     told = kwargs.pop(TOLD, None)
     if isinstance(block := module.__dict__.get("choir_block"), _Converted):
         block.told = told
@@ -240,12 +244,13 @@ def _unhook(module: nn.Module) -> None:
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
-FILED = {"w1": 0, "gate_proj": 0, "w3": 1, "up_proj": 1, "w2": 2, "down_proj": 2}  # names of an expert's weights in files
+# Names of an expert's weights in files, and the order in which they are merged.
+FILED = {"w1": 0, "gate_proj": 0, "w3": 1, "up_proj": 1, "w2": 2, "down_proj": 2}
 
 
 def _from_file(module: nn.Module, state: dict, prefix: str, *rest: Any) -> None:
-    """Before load_state_dict of a layer: names as files have them, which Trainer gives when it resumes, become the block's.
-    Of Mixtral the block has another name there, and everywhere each expert its own tensors."""
+    """A pre-hook of load_state_dict: renames tensors from the names in files, which Trainer passes when it resumes,
+    to the block's names. In files, Mixtral's block has another name, and every expert has separate tensors."""
     for name, child in module.named_children():
         if isinstance(child, _Converted):
             at = f"{prefix}{name}."
@@ -276,26 +281,36 @@ def _around(model: nn.Module, parents: list[nn.Module]) -> Iterator[nn.Module]:
 
 
 def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[ConvertOptions]) -> nn.Module:
-    """Replaces the MoE blocks of a loaded transformers model (Mixtral, OLMoE, Qwen3Moe) by choir's layers in place, and
-    returns the model. Without a router it gives the same logits as before; with one, the experts and the weight of scores
-    are kept, and that router chooses. Weights keep their names, so that save_pretrained, Trainer and adapters find them;
-    `choir.torch.from_pretrained` loads such a model, `choir.torch.revert` turns it back.
-
-    What attention_mask calls padding takes no part in routing; without a mask every token does. With
-    pool="sequence" sequences that are packed into one row, told apart by position_ids, have a pool each. The keyword `assignment`
-    [layers,B,T,e] of the model's forward forces routes: a row per MoE layer or, as `recorded` gives it, per layer. With
-    output_router_logits the model adds its own balancing loss, of best-K choices; otherwise add the layers' `aux_loss`, whose
-    weight is the model's router_aux_loss_coef, times K as transformers counts, over the number of layers. router_jitter_noise
-    goes on, and so do hooks on blocks and gates, accelerate's for offloaded weights too.
+    """Replaces the MoE blocks of a loaded transformers model (Mixtral, OLMoE, Qwen3Moe) by choir.torch.MoE layers,
+    in place. Without a router, the model returns the same logits as before. With one, the experts and the router's
+    weight stay, and that router assigns the tokens. Weights keep their names, so save_pretrained, Trainer and
+    adapters work as before. `choir.torch.from_pretrained` loads a saved model, and `choir.torch.revert` restores
+    the original blocks.
 
     Args:
-        model: a model of transformers 5.
-        router: the name of one of choir's routers; None means `topk`, by which these models route.
-        options: keyword arguments of choir.torch.MoE.
+        model: a loaded model of transformers 5.
+        router: name of a router, as for choir.torch.MoE. None (default): "topk", which these models use.
+        options: keyword arguments of choir.torch.MoE, such as capacity_factor and causal. Default of
+            aux_loss_weight: the model's router_aux_loss_coef, times K, divided by the number of MoE layers, as
+            transformers computes it.
 
-    Raises UnsupportedError for a model without MoE blocks of these three kinds, and for weights without values (meta).
+    Returns `model`. In a converted model:
+        - Tokens that attention_mask marks as padding are not routed. Without a mask, all tokens are.
+        - With pool="sequence", sequences that are packed into one row, told apart by position_ids, have a pool
+          each.
+        - `model(ids, assignment=...)`, [layers,B,T,e] bool, forces the assignment. It has a row for each MoE layer
+          or, as `recorded` returns it, for each layer of the model.
+        - With output_router_logits=True, the model adds its own balancing loss, of top-K choices. Otherwise, add
+          the layers' `aux_loss` to the loss.
+        - router_jitter_noise and hooks on blocks and gates stay in effect, including accelerate's for offloaded
+          weights.
 
-    Example: choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
+    Raises UnsupportedError for a model without MoE blocks of these three kinds and for weights without values (on
+    the meta device), and ArgumentError for options that the router does not accept.
+
+    Example:
+        model = transformers.AutoModelForCausalLM.from_pretrained("allenai/OLMoE-1B-7B-0924")
+        choir.torch.convert(model, "expert_choice", capacity_factor=2.0, causal=True)"""
     found = _blocks(model, BLOCKS)
     if not found:
         raise UnsupportedError(f"{type(model).__name__} has no block that convert knows: {', '.join(BLOCKS)}")
@@ -309,7 +324,7 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
         setattr(parent, name, layer)
         if hasattr(parent, "self_attn"):
             _hook(parent.self_attn, _hear)
-            parent.self_attn.__dict__["choir_block"] = layer  # not its child
+            parent.self_attn.__dict__["choir_block"] = layer  # not as a submodule
         parent._register_load_state_dict_pre_hook(_from_file, with_module=True)
     for module in _around(model, [parent for parent, _, _ in found]):
         _hook(module, _tell)
@@ -322,19 +337,20 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
 
 
 def _version_of(router: str) -> Optional[str]:
-    """The version of a plug-in; None: a built-in router, or a plug-in without version."""
+    """The version of a plug-in; None: a built-in router, or a plug-in without a version."""
     found = find(router)
     return (found.version or plugin.version_of(router)) if found.plugin else None
 
 
 def _moe_layers(model: nn.Module) -> tuple[tuple[int, ...], int]:
-    """The numbers of the layers of a model of transformers that have one of choir's, and how many layers there are."""
+    """The indices of the layers of a transformers model that contain one of choir's, and the number of all
+    layers."""
     numbers = [i for i, layer in enumerate(model.layers) if any(isinstance(part, _Converted) for part in layer.children())]
     return tuple(numbers), len(model.layers)
 
 
 def _written(options: dict) -> dict:
-    """The entry of config.json, without groups, which belong to their processes."""
+    """The options for config.json, without groups, which are valid in their processes only, and without tensors."""
     kept = {name: value for name, value in options.items() if name != "group" and not isinstance(value, Tensor)}
     try:
         return json.loads(json.dumps(kept))
@@ -343,11 +359,18 @@ def _written(options: dict) -> dict:
 
 
 def revert(model: nn.Module) -> nn.Module:
-    """Turns a converted model back, in place: its own blocks with the weights as they are now. What routers keep
-    (thresholds, prices) is lost.
+    """Restores the original MoE blocks of a converted model, in place, with the current weights. The routers' state
+    (thresholds, prices, biases) is discarded.
 
-    Raises UnsupportedError where a block cannot hold what the layer has: shared experts, or adapters, which are to be
-    merged first."""
+    Args:
+        model: a model that `convert` converted, or `from_pretrained` loaded.
+
+    Returns `model`.
+
+    Raises UnsupportedError if a layer has parts that the original block does not have: shared experts, or adapters.
+    Merge adapters first.
+
+    Example: choir.torch.revert(model).save_pretrained("folder")"""
     found = _blocks(model, ("_Converted",))
     for parent, name, layer in found:
         if layer.shared is not None or type(layer.experts) is not _TheirExperts or not isinstance(layer.gate, Gate):
@@ -360,7 +383,7 @@ def revert(model: nn.Module) -> nn.Module:
         kind, gate = layer.source
         with torch.device("meta"):
             block = kind(_config_of(model))
-        weight = layer.gate.weight  # of some routers no parameter
+        weight = layer.gate.weight  # a buffer if the router does not train it
         learned = isinstance(weight, nn.Parameter)
         gate.weight = weight if learned else nn.Parameter(weight.to(layer.experts.down_proj.dtype))
         block.gate = gate
@@ -380,13 +403,18 @@ def _config_of(model: nn.Module) -> Any:
 
 
 def from_pretrained(path: Any, **options: Any) -> nn.Module:
-    """A converted model that save_pretrained wrote, with what its routers keep.
+    """Loads a converted model that save_pretrained wrote, with its routers' state.
 
     Args:
         path: the folder.
         options: keyword arguments of transformers' from_pretrained.
 
-    Raises ArgumentError for a folder whose config.json does not say what `convert` made, FormatError where weights lack."""
+    Returns the model, with choir's layers.
+
+    Raises ArgumentError for a folder whose config.json has no entry of `convert`, and FormatError for missing
+    weights.
+
+    Example: model = choir.torch.from_pretrained("folder", dtype=torch.bfloat16)"""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(path)
@@ -397,7 +425,8 @@ def from_pretrained(path: Any, **options: Any) -> nn.Module:
             "model with transformers, and convert it"
         )
     kind, said = getattr(transformers, config.architectures[0]), transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # it would print a table of tensors that it does not know: the state of routers
+    # It would print a table of unknown tensors, which are the routers' state.
+    transformers.logging.set_verbosity_error()
     try:
         model, found = kind.from_pretrained(path, output_loading_info=True, **options)
     finally:
@@ -415,7 +444,7 @@ def from_pretrained(path: Any, **options: Any) -> nn.Module:
     return model
 
 
-KEPT = re.compile(r"\.(\d+)\.\w+\.(thresholds|observed)$")  # the number of the model's layer
+KEPT = re.compile(r"\.(\d+)\.\w+\.(thresholds|observed)$")  # groups: the layer's index, the tensor
 
 
 def _kept_in(folder: pathlib.Path) -> dict[tuple[str, str], Tensor]:

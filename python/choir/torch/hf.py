@@ -1,4 +1,4 @@
-"""Callbacks for Hugging Face's Trainer and Lightning's, which update routers and keep their state."""
+"""Callbacks for the Trainers of Hugging Face and Lightning, which update routers and save their state."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from .state import Keeper, update_routers
 
 
 def _leaves_out(model: Any) -> list[Keeper]:
-    """The layers whose state a checkpoint of this model lacks: of a model with adapters, which alone are saved."""
+    """The layers whose state Trainer's checkpoints lack: those of a model with adapters, because only the adapters
+    are saved."""
     adapted = isinstance(model, nn.Module) and hasattr(model, "peft_config")
     return [layer for layer in model.modules() if isinstance(layer, Keeper) and layer.sums is not None] if adapted else []
 
 
 def trainer_callback() -> Any:
-    """A callback for transformers' Trainer that calls `update_routers` before each step of the optimizer:
+    """Returns a callback for transformers' Trainer that calls `update_routers` before each optimizer step.
 
-        Trainer(model, ..., callbacks=[choir.torch.trainer_callback()])
+    Checkpoints of a model with adapters (PEFT) contain only the adapters. The callback adds the routers' state to
+    their trainer_state.json, and loads it from there on resume and for load_best_model_at_end. Elsewhere,
+    `load_router_state(model, folder)` loads it.
 
-    Checkpoints of a model with adapters (PEFT) contain the adapters only; the callback adds the routers' state to their
-    trainer_state.json, and takes it from there on resume and for load_best_model_at_end. `load_router_state(model, folder)`
-    reads it elsewhere."""
+    Example: Trainer(model, ..., callbacks=[choir.torch.trainer_callback()])"""
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 
     class UpdateRouters(TrainerCallback, ExportableState):
         model: Any = None
-        router_state: Any = None  # which Trainer sets if it restores callbacks; on_train_begin reads the same entry
+        router_state: Any = None  # Trainer may set it; on_train_begin reads the same entry
 
         def state(self) -> dict:
             return {"args": {}, "attributes": {"router_state": to_json(self.model) if _leaves_out(self.model) else {}}}
@@ -47,7 +48,7 @@ def trainer_callback() -> Any:
                 )
             for layer in layers:
                 layer.lacks_state, layer.state_is_saved = False, True
-            state.stateful_callbacks.setdefault(CALLBACK, self.state())  # Trainer assumes one when it saves
+            state.stateful_callbacks.setdefault(CALLBACK, self.state())  # Trainer expects one when it saves
 
         def on_pre_optimizer_step(self, args, state, control, model=None, **more):
             update_routers(model)
@@ -63,11 +64,11 @@ def trainer_callback() -> Any:
 
 
 def lightning_callback() -> Any:
-    """A callback for Lightning's Trainer that calls `update_routers` between backward and each step of the optimizer:
+    """Returns a callback for Lightning's Trainer that calls `update_routers` between backward and each optimizer
+    step. Do not use an optimizer hook instead: Lightning runs forward and backward within optimizer.step(), after
+    the hook.
 
-        Trainer(..., callbacks=[choir.torch.lightning_callback()])
-
-    A hook of the optimizer would come too early: Lightning runs forward and backward within optimizer.step()."""
+    Example: Trainer(..., callbacks=[choir.torch.lightning_callback()])"""
     from lightning.pytorch import Callback
 
     class UpdateRouters(Callback):

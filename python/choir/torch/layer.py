@@ -1,4 +1,4 @@
-"""Mixture-of-Experts layers that take the place of a feed-forward one."""
+"""Mixture-of-Experts layers, which replace a feed-forward layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class _Call(NamedTuple):
-    """Arguments of a forward besides its rows. together: ranks of the processes whose rows are shards of one tensor."""
+    """The arguments of a forward pass, without its rows. together: ranks of the processes whose rows are shards of
+    one tensor."""
 
     options: request.Options
     token_ids: Optional[Tensor]
@@ -37,28 +38,60 @@ class _Call(NamedTuple):
 
 
 class MoE(Keeper):
-    """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
-    chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md), or with
-    gate_on="input" of GELU(gate * x[t] w1[i]) w2[i]^T. Any of choir's routers, with its options: MoE(64, 128, 8,
-    router="capped_expert_choice", cap=3). Weights: gate.weight [e,d], as of nn.Linear, which is Wg^T; experts.w1 and .w2
-    [e,d,h]. activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third
-    weight experts.w3 [e,d,h].
+    """A Mixture-of-Experts layer with any of choir's routers. It replaces a feed-forward layer: the router assigns
+    each token to some of the e experts, and the token's output is the sum of their outputs, weighted by gates. The
+    residual connection is not included. docs/layer.md has all formulas.
 
-    Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (the router's
-    losses by their weights, aux_loss_weight and z_loss_weight) is to be added to the loss, and `routing` says what was
-    chosen.
+        S = softmax(x Wg)                                   # [n,e] scores of n tokens; score="sigmoid": sigmoids
+        out[t] = sum of gate[t,i] * GELU(x[t] w1[i]) w2[i]^T over the experts i of token t
 
-    In eval mode tokens still compete within the batch: docs/causality.md says what that means for a language model.
-    `causal=True` looks at no other token: routers that cut by rank go by thresholds, running means that training keeps
-    in the buffer `thresholds` (quantile_balanced and bias_balanced, whose thresholds are prices, do in any case); those with room for
-    some have room for all. Buffers are in the state_dict; `choir.torch.update_routers` moves them, once a step.
+    With most routers, the gate is the score S[t,i]. With gate_on="input", it multiplies the expert's input:
+    GELU(gate * x[t] w1[i]) w2[i]^T. Scores are float32 at least, also under autocast and in bf16 modules.
 
-    group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes the pool of expert_choice
-    extends. layer: a number that makes `random` draw otherwise than in other layers. shared_experts: experts that every
-    token has beside, without a gate. inject_aux_loss: the output's backward pass adds the gradient of so many times
-    `aux_loss`, which is then only to be looked at: for pipelines and reentrant checkpointing, where it has no gradient.
-    It is what the loss is multiplied by before backward: 1 / micro-batches with gradient accumulation, a GradScaler itself,
-    which is asked for its scale, or a tensor, set in each step."""
+    Args:
+        d_model: d, the width of x.
+        d_hidden: h, the hidden width of one expert.
+        num_experts: e, the number of experts.
+        router: name of a built-in router or of a plug-in; `choir.routers()` lists them. With "expert_choice", the
+            default, each expert selects the tokens with its highest scores (Zhou et al. 2022).
+        causal: how tokens are routed in eval mode. False (default): as in training, so with many routers the tokens
+            of a batch compete, and a language model's loss is not causal (docs/causality.md). True: without regard
+            to other tokens. Routers that rank tokens then compare scores with `thresholds`, running means of
+            training's cut-off scores, and routers with a capacity limit have none. quantile_balanced and
+            bias_balanced use their prices and biases in eval mode in both cases.
+        group: a torch.distributed group, or a DeviceMesh of one dimension: the tokens of all its processes form one
+            pool (expert_choice with pool "batch" only). None (default): the tokens of this process.
+        layer: number of this layer (default 0). `random` samples different experts in layers with different
+            numbers.
+        activation: "gelu" (default), or "geglu" or "swiglu", with which an expert is (act(x w1) * (x w3)) w2^T.
+        shared_experts: number of shared experts, which process every token, without a gate (default 0).
+        inject_aux_loss: 0 (default): add `aux_loss` to the loss yourself. Otherwise, the backward pass of the
+            output adds the gradient of `aux_loss` times this factor, and `aux_loss` is for display only. Use it for
+            pipelines and reentrant checkpointing, where `aux_loss` has no gradient. The factor is the number by
+            which the loss is multiplied before backward: 1 / micro-batches with gradient accumulation, a
+            GradScaler, whose scale is then used, or a tensor that you set in each step.
+        device, dtype: of the weights, as for nn.Linear (default None).
+        options: options of the router by name, such as cap=3. `choir.Config.router_options(router)` returns them
+            with their defaults. `top_k` is the same as `experts_per_token`.
+
+    Shape: x [..., d] to [..., d]. The dimension before the last is the sequence.
+
+    Attributes:
+        gate: the router's weight, a Linear; gate.weight [e,d] is Wg^T.
+        experts: a module with the experts' weights w1 and w2 [e,d,h], and w3 [e,d,h] with "geglu" and "swiglu".
+        aux_loss: [] the router's losses of the last forward pass, times aux_loss_weight and z_loss_weight; 0 if it
+            has none. Add it to the loss.
+        routing: the `Routing` of the last forward pass, without gradients; None before the first one.
+        thresholds: [e] float32, the router's thresholds, prices or biases: a buffer, in the state_dict.
+            `choir.torch.update_routers` updates it; call that once per training step.
+
+    Raises ArgumentError for sizes and options that the router does not accept, and UnsupportedError for options
+    that choir.torch does not have and for a group with another router. In eval mode with causal=True, a forward
+    pass raises RuntimeError if no training step has set the thresholds.
+
+    Example:
+        layer = choir.torch.MoE(64, 128, 8, router="capped_expert_choice", cap=3)
+        loss = F.mse_loss(layer(x), target) + layer.aux_loss                           # x [B,T,64]"""
 
     def __init__(
         self,
@@ -98,7 +131,8 @@ class MoE(Keeper):
 
     @property
     def group(self) -> Any:
-        """The processes over which the pool extends; a DeviceMesh may be set."""
+        """The processes whose tokens form one pool; None: this process alone. You may set a group or a
+        DeviceMesh."""
         return self._group
 
     @group.setter
@@ -107,7 +141,9 @@ class MoE(Keeper):
 
     @property
     def capacity_factor(self) -> float:
-        """Mean number of experts per token; may be set before any step, for each layer separately."""
+        """The option capacity_factor: the mean number of experts per token (expert choice), or expert capacity as a
+        multiple of an even load (token choice; 0: unlimited). You may set it before any step, for each layer
+        separately."""
         return self.options.capacity_factor
 
     @capacity_factor.setter
@@ -120,7 +156,7 @@ class MoE(Keeper):
     w3 = property(lambda self: self.experts.w3)
 
     def compares_tokens(self) -> bool:
-        """Whether in eval mode a token's experts depend on the other tokens of the call."""
+        """Whether, in eval mode, a token's experts depend on the other tokens of the call."""
         o = self.options
         limited = (o.eval_capacity_factor or o.capacity_factor) > 0
         return not self.causal and (o.by_thresholds or (o.limited and limited))
@@ -144,26 +180,28 @@ class MoE(Keeper):
         lengths: Sequence[int] = (),
         taken: Optional[Tensor] = None,
     ) -> Tensor:
-        """The weighted sum of what each token's experts give, in x's shape and type.
+        """Routes the tokens of x, and returns the gate-weighted sum of the outputs of each token's experts, in x's
+        shape and type.
 
         Args:
-            x: [..., d]; the last dimension but one is the sequence.
-            token_ids: [...] integers, which `hash` and `random` need.
-            valid: [...] bool: True takes part, False is padding, whose output is 0. Attention's key_padding_mask is the
-                opposite.
-            assignment: [..., e] bool: forced assignment of tokens to experts instead of the router's choice, such as
-                `routing.assignment` of an earlier forward; gates are the scores of this call and have gradients. There is
-                then no balancing loss, and thresholds are not updated.
-            pool: who competes in this call instead of the router's option `pool`: "batch", "sequence" (of x [B,T,d] the T
-                tokens of each sample), "group" (of `group_size` tokens as they come) or "position".
-            lengths: of sequences that are packed into x, one behind the other: the pools of "sequence", and what `aux_scope`
-                sequence means.
+            x: [..., d] floating point. The dimension before the last is the sequence.
+            token_ids: [...] integers, required by the routers `hash` and `random`.
+            valid: [...] bool. True: route the token; False: padding, whose output is 0. (Attention's
+                key_padding_mask has the opposite values.) None: no padding.
+            assignment: [..., e] bool, a forced assignment in place of the router's, such as `routing.assignment` of
+                an earlier forward pass. Gates are computed from the scores of this call and have gradients. There
+                is no balancing loss, and thresholds are not updated.
+            pool: the set of tokens that compete in this call, in place of the router's option `pool`: "batch",
+                "sequence" (with x [B,T,d], the T tokens of each sample), "group" (`group_size` consecutive tokens)
+                or "position" (the tokens at one position of all samples). None: the option.
+            lengths: the lengths of sequences that are packed into x one after the other. They are the pools of
+                "sequence", and the sequences of aux_scope="sequence".
             taken: the name of `assignment` until version 0.5.
 
-        Raises ArgumentError for shapes, types and devices that do not fit."""
+        Raises ArgumentError for wrong shapes, types and devices."""
         assignment = renamed("assignment", assignment, "taken", taken)
         placed, together = None, ()
-        if hasattr(x, "placements"):  # a DTensor, as of sequence parallelism: each process routes its own tokens
+        if hasattr(x, "placements"):  # a DTensor (sequence parallelism): each process routes its local tokens
             from .owners import local_parts
 
             placed, x, (token_ids, valid, assignment), together = local_parts(x, token_ids, valid, assignment)
@@ -184,8 +222,8 @@ class MoE(Keeper):
         return type(placed).from_local(out, placed.device_mesh, placed.placements, run_check=False)
 
     def _of_none(self, x: Tensor, call: _Call) -> Tensor:
-        """A batch without tokens is replaced by one of padding: other processes may wait for this one, and weights
-        need gradients."""
+        """Runs an empty batch as one row of padding: other processes may wait for this one in a collective, and
+        weights need gradients."""
         nobody = torch.zeros(1, dtype=torch.bool, device=x.device)
         row = x.reshape(-1, self.d_model).sum(0, keepdim=True)  # zeros that belong to the graph of x
         one = _Call(call.options, nobody.long(), nobody, None, 1, call.together, counts=False)
@@ -194,7 +232,7 @@ class MoE(Keeper):
         return out[:0].reshape(x.shape) + x.to(out.dtype)
 
     def _of_rows(self, rows: Tensor, call: _Call) -> Tensor:
-        if call.valid is not None:  # padding may hold anything, NaN too
+        if call.valid is not None:  # padding may contain any values, including NaN
             rows = torch.where(call.valid.reshape(-1, 1) != 0, rows, 0.0)
         with compat.without_autocast(rows.device.type):
             seen = self._scores(rows)
@@ -208,7 +246,7 @@ class MoE(Keeper):
         out = self.experts(rows, request.Sent(routing, call.together))
         if self.shared is not None:
             out = out + self.shared(rows)
-        if call.counts and not (compat.again() or compat.transformed(seen[2])):  # was counted; may change no buffer
+        if call.counts and not (compat.again() or compat.transformed(seen[2])):  # recomputed, or buffers are fixed
             with compat.without_autocast(rows.device.type):
                 self._count(seen, call, routing)
         if self._injects() and self.aux_loss.requires_grad and not compat.exporting():
@@ -220,7 +258,7 @@ class MoE(Keeper):
         return not isinstance(self.inject_aux_loss, (int, float)) or self.inject_aux_loss != 0
 
     if TYPE_CHECKING:
-        __call__ = forward  # nn.Module's returns Any
+        __call__ = forward  # nn.Module's __call__ returns Any
 
     def _warn_of_lost_gradient(self) -> None:
         o = self.options
@@ -248,11 +286,11 @@ class MoE(Keeper):
         if self.group is not None and pool != "batch":
             raise UnsupportedError(f"pool is {pool!r}, and the layer has a group: pools across processes are 'batch'")
         kept = self.options.router
-        router = self.router_name if kept.number < 0 else kept  # a plug-in may have another definition by now
+        router = self.router_name if kept.number < 0 else kept  # a plug-in may have been redefined since
         return request.checked_options(router, len(self.thresholds), **{**self._given, "pool": pool})
 
     def _scores(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows in the precision of scores, which is at least float32, with their logits and scores."""
+        """Returns the rows in the precision of scores, at least float32, their logits, and their scores."""
         o = self.options
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         if self.training and o.jitter:
@@ -292,7 +330,7 @@ class MoE(Keeper):
             self.observe(wide, call.valid, logits, routing)
 
     def _load_from_state_dict(self, given, prefix, *rest):
-        for name in WEIGHTS:  # where they stood before `experts` and `gate` were modules
+        for name in WEIGHTS:  # names of versions without the modules `experts` and `gate`
             if prefix + name in given:
                 given[f"{prefix}experts.{name}"] = given.pop(prefix + name)
         if prefix + "router" in given:
@@ -305,18 +343,25 @@ class MoE(Keeper):
 
 
 class ExpertChoice(MoE):
-    """MoE whose experts choose (Zhou et al. 2022).
+    """A Mixture-of-Experts layer with expert choice: each expert selects the tokens with its highest scores (Zhou
+    et al. 2022), so all experts have the same load.
 
     Args:
-        d_model, d_hidden: widths of rows and of experts.
-        num_experts: experts of the layer.
-        cap: experts that a token may have, 0 for any number of them.
-        options: of MoE, `capacity_factor`, `pool`, `causal`, `activation` and so on; those of the router and their
-            defaults are choir.Config.router_options("expert_choice").
+        d_model: the width of x.
+        d_hidden: the hidden width of one expert.
+        num_experts: the number of experts.
+        cap: maximum number of experts per token (router capped_expert_choice); 0: no limit.
+        options: keyword arguments of MoE, such as `capacity_factor`, the mean number of experts per token (2.0),
+            `pool`, `causal` and `activation`. choir.Config.router_options("expert_choice") returns the router's
+            options with their defaults.
 
-    Shape: [..., d_model] to the same.
+    Shape: x [..., d_model] to [..., d_model].
 
-    Example: ExpertChoice(512, 2048, 16, capacity_factor=2.0)"""
+    Raises what MoE raises.
+
+    Example:
+        layer = choir.torch.ExpertChoice(512, 2048, 16, capacity_factor=2.0)
+        y = layer(x)                                                            # x [B,T,512]"""
 
     def __init__(
         self,
@@ -332,19 +377,26 @@ class ExpertChoice(MoE):
 
 
 class TokenChoice(MoE):
-    """MoE whose tokens choose their best experts.
+    """A Mixture-of-Experts layer with token choice: each token selects its `top_k` best experts.
 
     Args:
-        d_model, d_hidden: widths of rows and of experts.
-        num_experts: experts of the layer.
-        top_k: experts of a token.
-        balance: "aux": a balancing loss, with room for some (1 is Switch, 2 GShard) or, from 3 on, for all (as Mixtral
-            and OLMoE train); "quantile" or "bias": prices that balance the loads, with neither loss nor limit.
-        options: of MoE.
+        d_model: the width of x.
+        d_hidden: the hidden width of one expert.
+        num_experts: the number of experts.
+        top_k: the number of experts per token.
+        balance: how loads are balanced. "aux": by a load-balancing loss; experts have a capacity limit with top_k 1
+            (Switch) and 2 (GShard), and none with 3 or more (as Mixtral and OLMoE are trained). "quantile" or
+            "bias": by prices or biases that are subtracted from the scores, without a loss and without a capacity
+            limit.
+        options: keyword arguments of MoE.
 
-    Shape: [..., d_model] to the same.
+    Shape: x [..., d_model] to [..., d_model].
 
-    Example: TokenChoice(512, 2048, 64, top_k=8, balance="bias")"""
+    Raises ArgumentError for another `balance`, and what MoE raises.
+
+    Example:
+        layer = choir.torch.TokenChoice(512, 2048, 64, top_k=8, balance="bias")
+        loss = F.mse_loss(layer(x), target) + layer.aux_loss                    # x [B,T,512]"""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Placement of experts on several processes, and the norm of gradients with different placements."""
+"""Distribution of experts over processes, and the norm of gradients on different device meshes."""
 
 from __future__ import annotations
 
@@ -42,29 +42,53 @@ class _Parallel(ParallelStyle):
 
 
 class ExpertParallel(_Parallel):
-    """Shares a layer's experts out among the processes of a mesh of one dimension, each of which has tokens of its own:
+    """A ParallelStyle that distributes a layer's experts over the processes of a device mesh of one dimension,
+    whose size divides the number of experts. Each process has local tokens, which are sent to the processes of
+    their experts.
 
-        parallelize_module(model, mesh["ep"], {"layers.*.moe": choir.torch.ExpertParallel()})
+    Every process routes its local tokens, and gets the same outputs, as without the mesh. Gradients of experts are
+    the means, over the mesh's processes, of the gradients of the processes' losses, as with DDP and FSDP2. So FSDP2
+    needs no gradient divisor: call fully_shard(block.moe.experts, mesh=mesh["dp"]), then fully_shard the block over
+    all processes. If x is a DTensor that is distributed over processes, these have one loss, and their gradients
+    are summed.
 
-    Every process routes its tokens as it would without this, and gets the same outputs. The experts' gradients are means
-    over the mesh's processes of those of each process's own loss, as DDP's and FSDP2's are, so FSDP2 beside it needs no
-    gradient divisor: fully_shard(block.moe.experts, mesh=mesh["dp"]), then the block over all processes. Processes among
-    which a DTensor x is shared out have one loss, and their gradients are added."""
+    Raises, when it is applied, ArgumentError for a module that is not a layer of choir.torch and for a mesh that
+    does not fit.
+
+    Example:
+        parallelize_module(model, mesh["ep"], {"layers.*.moe": choir.torch.ExpertParallel()})"""
 
     dim, what = 0, "experts"
 
 
 class ExpertTensorParallel(_Parallel):
-    """Gives each process of a mesh of one dimension some of the hidden columns of every expert. All processes have the same
-    tokens, and get the same outputs and gradients of x and the router."""
+    """A ParallelStyle that distributes the hidden columns of every expert over the processes of a device mesh of
+    one dimension, whose size divides d_hidden. All processes must have the same tokens. They get the same outputs,
+    and the same gradients of x and of the router's weight.
+
+    Raises, when it is applied, ArgumentError as ExpertParallel, and UnsupportedError for a converted layer
+    (`convert`).
+
+    Example:
+        parallelize_module(model, mesh["tp"], {"layers.*.moe": choir.torch.ExpertTensorParallel()})"""
 
     dim, what = 2, "hidden columns"
 
 
 @torch.no_grad()
 def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """torch.nn.utils.clip_grad_norm_ for weights on meshes of several shapes, as experts that are shared out have beside
-    FSDP2: the norm of all gradients together, which all processes get, and by which all are scaled. All must call."""
+    """torch.nn.utils.clip_grad_norm_ for weights on several device meshes, such as distributed experts in a model
+    with FSDP2. Scales all gradients in place so that their total norm is at most max_norm. All processes must call
+    it.
+
+    Args:
+        parameters: the weights; those without a gradient are skipped.
+        max_norm: the maximum of the total norm.
+        norm_type: p of the p-norm; 2: the Euclidean norm.
+
+    Returns [] the total norm of all gradients before scaling, the same on all processes.
+
+    Example: choir.torch.clip_grad_norm_(model.parameters(), 1.0)"""
     by_mesh: dict = {}
     for gradient in (weight.grad for weight in parameters if weight.grad is not None):
         by_mesh.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)

@@ -1,4 +1,4 @@
-"""Routing records in the format of inference engines: read for forced routing, and written."""
+"""Reads and writes routing records in the format of inference engines. Records are used for forced routing."""
 
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ def _decoded(text: str, shape: Optional[tuple[int, int]]) -> np.ndarray:
 
 
 def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int, int]] = None) -> Tensor:
-    """Turns a routing record of vLLM, SGLang (`routed_experts`) or Megatron (router replay) into the `assignment` of layers,
-    [layers,...,num_experts] bool. A record holds expert numbers [...,layers,K] for every token. The whole result is the
-    argument `assignment` of a converted model or `Transformer`, which map a record of all of the model's layers to its MoE
-    layers; of a record of MoE layers only, `assignment[i]` is the argument of the i-th MoE layer. Gates are computed from the
-    current scores and have gradients.
+    """Converts a routing record of vLLM or SGLang (`routed_experts`) or Megatron (router replay) to an `assignment`
+    for forced routing. The record has the expert numbers of every token, in every layer.
+
+    Pass the result as `assignment` to a converted model or to `Transformer`, which select the rows of their MoE
+    layers. If the record has MoE layers only, `assignment[i]` is also the argument of the i-th layer. Gates are
+    computed from the current scores and have gradients. Engines do not process the last token that they sample, so
+    the record lacks it: pass one token fewer to the model, or pad the record with -1.
 
     Args:
-        routed_experts: integers, a tensor or an array: [tokens,layers,K], or [B,T,layers,K]. Negative numbers mean "no
-            expert". With K of 2 and more, a layer in which all numbers are 0 has no experts: vLLM writes such rows for
-            dense layers. Or the text that a server of vLLM or SGLang sends.
+        routed_experts: the record, a tensor or an array of integers [tokens,layers,K] or [B,T,layers,K], or the
+            text that a vLLM or SGLang server sends. Negative numbers mean "no expert". With K of 2 or more, a layer
+            with only zeros has no experts: vLLM writes such rows for dense layers.
         num_experts: number of experts of a layer.
-        shape: (layers, K) of SGLang's text, which does not contain them; `layers` counts all layers of the model.
+        shape: (layers, K) of SGLang's text, which does not contain them. `layers` counts all layers of the model.
 
-    Raises ArgumentError for a number that is no expert's, and for an expert that a token has twice in a layer. Engines do not
-    run the last token that they sample, so its record is missing: pass one token fewer, or pad with -1.
+    Returns the assignment, [layers,tokens,num_experts] or [layers,B,T,num_experts] bool.
+
+    Raises ArgumentError for a record of another type or shape, for a number that is not below num_experts, and if a
+    token has the same expert twice in a layer.
 
     Example: model(ids, assignment=choir.torch.recorded(output.routed_experts, 64)[:, None])    # one sequence"""
     if isinstance(routed_experts, str):
         routed_experts = _decoded(routed_experts, shape)
     if isinstance(routed_experts, np.ndarray) and routed_experts.dtype.kind in "iu":
-        routed_experts = routed_experts.astype(np.int64)  # PyTorch has few operations on unsigned integers
+        routed_experts = routed_experts.astype(np.int64)  # PyTorch has few operations for unsigned integers
     routes = torch.as_tensor(routed_experts)
     if routes.dim() < 3 or routes.is_floating_point() or routes.is_complex() or routes.dtype == torch.bool:
         raise ArgumentError(
@@ -75,16 +79,17 @@ def recorded(routed_experts: Any, num_experts: int, *, shape: Optional[tuple[int
 
 
 def _unused_layers(routes: Tensor) -> Tensor:
-    """[layers,1]: the layers that contain only zeros, with which engines fill the rows of dense layers. With one
-    number per token, 0 may be expert 0."""
+    """[layers,1] bool: the layers with only zeros, which engines write for dense layers. With one number per token,
+    none, because 0 may be expert 0."""
     if routes.shape[-1] < 2:
         return torch.zeros(routes.shape[-2], 1, dtype=torch.bool, device=routes.device)
     return (routes == 0).movedim(-2, 0).flatten(1).all(1)[:, None]
 
 
 def moe_rows(assignment: Any, moe_layers: Sequence[int], layers: int) -> Union[Tensor, Sequence[Tensor]]:
-    """The rows of `assignment` that belong to MoE layers, whose numbers among the model's `layers` are moe_layers. It has a
-    row for each MoE layer, or for each layer of the model, as the records of engines do."""
+    """The rows of `assignment` for the MoE layers, whose indices in the model are moe_layers. `assignment` has a
+    row for each MoE layer or, like the records of engines, for each of the model's `layers` layers. ArgumentError:
+    it has another number of rows."""
     if len(assignment) == len(moe_layers):
         return assignment
     if len(assignment) == layers:
@@ -96,8 +101,8 @@ def moe_rows(assignment: Any, moe_layers: Sequence[int], layers: int) -> Union[T
 
 
 def _layers_of(model: nn.Module) -> list[Optional[Keeper]]:
-    """The index of each layer's MoE layer, None for a dense layer; only the MoE layers if the model's dense layers
-    are unknown."""
+    """The MoE layer of each layer of the model, None for a dense layer; only the MoE layers if the model's dense
+    layers are unknown."""
     known = [module for module in model.modules() if hasattr(module, "choir_layers")]
     if len(known) != 1:
         return [module for module in model.modules() if isinstance(module, Keeper)]
@@ -108,12 +113,17 @@ def _layers_of(model: nn.Module) -> list[Optional[Keeper]]:
 
 @torch.no_grad()
 def routed_experts(model: nn.Module) -> Tensor:
-    """The routing record of the last forward, in the format of vLLM and SGLang: expert numbers [tokens,layers,K] int32 with
-    the highest gate first, K being the largest number of experts of a token. -1 fills the rows of dense layers, and what
-    tokens with fewer experts leave free. `recorded` reads the record. With a batch, view it as [B,T,layers,K].
+    """Returns the routing record of the last forward pass, in the format of vLLM and SGLang. `recorded` reads it.
 
-    A converted model and `Transformer` have a row for each of their layers, dense layers included; other models for each
-    choir.torch layer. Raises ArgumentError where a layer has not run, or ran on another number of tokens than the others.
+    Args:
+        model: a module with choir.torch layers, after a forward pass. A converted model and `Transformer` have rows
+            for all of their layers, including dense ones; other models only for their choir.torch layers.
+
+    Returns the expert numbers of each token, [tokens,layers,K] int32, the highest gate first. K is the largest
+    number of experts of a token. Tokens with fewer experts, and dense layers, have -1. With a batch, view it as
+    [B,T,layers,K].
+
+    Raises ArgumentError if a layer has not run yet, or if layers ran on different numbers of tokens.
 
     Example: record = choir.torch.routed_experts(model).cpu().numpy()"""
     layers = _layers_of(model)
@@ -130,7 +140,7 @@ def routed_experts(model: nn.Module) -> Tensor:
 
 
 def _by_gate(routing: Routing, K: int) -> Tensor:
-    """[n,K] int32: a token's experts, the highest gate first, then -1."""
+    """[n,K] int32: each token's experts, the highest gate first, then -1."""
     worth = routing.gates.masked_fill(~routing.assignment, -math.inf)
     experts = worth.sort(dim=1, descending=True, stable=True).indices[:, :K]
     experts = experts.masked_fill(~routing.assignment.gather(1, experts), -1)

@@ -26,8 +26,8 @@ KNOWN = gates.OPTIONS.union(
 
 
 class Options(types.SimpleNamespace):
-    """The options of a router, by name, and its properties. (These are attributes: PyTorch 2.15 does not compile properties
-    here.)"""
+    """The options of a router, by name, and its properties. (These are attributes, because PyTorch 2.15 does not
+    compile properties here.)"""
 
     def describe(self, router: Router) -> None:
         self.own = router.plugin
@@ -35,15 +35,15 @@ class Options(types.SimpleNamespace):
         self.reads_logits = router.reads not in ("scores", "shares")
         self.reads_ids = router.reads == "ids"
         self.gates = router.gates
-        self.even = router.gates == "even"  # a token's experts have equal gates, which no score enters
-        self.balanced = router.loss != "none"  # a loss balances it, or is its own
+        self.even = router.gates == "even"  # a token's experts have equal gates, independent of scores
+        self.balanced = router.loss != "none"  # it has a load-balancing loss, or a plug-in's loss
         self.adds_loss = router.loss == "own"
-        self.averages = router.state in ("cutoffs", "prices")  # its thresholds are running means
-        self.by_thresholds = router.state == "cutoffs"  # it is causal by them
-        self.has_ranking = router.has_ranking  # and these are not scores, but a plug-in's ranking
-        self.keeps_own = router.state == "own"  # `observe` of a plug-in makes its thresholds
+        self.averages = router.state in ("cutoffs", "prices")  # thresholds are running means
+        self.by_thresholds = router.state == "cutoffs"  # causal routing uses thresholds
+        self.has_ranking = router.has_ranking  # thresholds are for a plug-in's ranking, not scores
+        self.keeps_own = router.state == "own"  # a plug-in's `observe` computes its state
         self.keeps_thresholds = router.state not in ("none", "centroids")
-        self.limited = "priority" in router.options  # with a capacity factor experts have room for some tokens only
+        self.limited = "priority" in router.options  # experts have a capacity limit if capacity_factor is above 0
         self.choices = _options.choices_of(router, vars(self))
 
 
@@ -51,36 +51,38 @@ class Routing(NamedTuple):
     """The assignment of n tokens to e experts; tensors on the scores' device."""
 
     gates: Optional[Tensor]
-    """[n,e] the combine weight, 0 where a token is not routed; differentiable"""
+    """[n,e] the weight of an expert's output in a token's output; 0 where the token is not assigned;
+    differentiable"""
     aux_loss: Optional[Tensor]
-    """[] of routers that balance, unweighted; differentiable"""
+    """[] the load-balancing loss or a plug-in's loss, unweighted; 0 if the router has none; differentiable"""
     z_loss: Optional[Tensor]
-    """[] of the logits, unweighted, 0 without z_loss_weight; differentiable"""
+    """[] the z-loss of the logits, unweighted; 0 without z_loss_weight; differentiable"""
     assignment: Tensor
     """[n,e] bool: whether the expert processes the token"""
     cutoffs: Optional[Tensor]
-    """[e] the lowest score that each expert took, or its price; None: the router does not cut by rank"""
+    """[e] the lowest score among each expert's tokens, or its price or bias; None: the router has neither"""
     demand: Tensor
-    """[e] tokens that asked for the expert"""
+    """[e] number of tokens that selected the expert, including dropped ones"""
     dropped: Tensor
-    """[] choices that found their expert full"""
+    """[] number of choices that were dropped because the expert was full"""
     slots: Optional[Tensor]
-    """[e,slots] the tokens of each expert, n where there is none, where the router fills them evenly"""
+    """[e,slots] the tokens of each expert, n in an empty slot; None: the router does not fill experts evenly"""
     per_token: int
-    """experts that a token has at most"""
+    """maximum number of experts per token"""
     slot_gates: Optional[Tensor] = None
-    """[e,slots] the gates of the slots, where no slot is without a token; differentiable"""
+    """[e,slots] the gates of the slots, if no slot is empty; differentiable"""
     choice: Optional[Tensor] = None
-    """[n,per_token] each token's experts, where it is known to have so many, no fewer"""
+    """[n,per_token] each token's experts, if every token has exactly per_token experts"""
     choice_gates: Optional[Tensor] = None
-    """[n,per_token] their gates, where a layer has left out `gates`; differentiable"""
+    """[n,per_token] gates of `choice`, if a layer has omitted `gates`; differentiable"""
 
     def __repr__(self) -> str:
         (n, e), gates = self.gates.shape, self.gates
         return f"Routing({n} tokens, {e} experts, gates of {gates.dtype} on {gates.device})"
 
     def whole(self) -> Routing:
-        """With what a layer leaves out until somebody asks. Where every slot has a token, `gates` are scores before."""
+        """The routing with the fields that a layer computes only on demand. If every slot has a token, `gates` was
+        [n,e] the scores of all pairs."""
         kept: dict = {}
         if self.assignment is None:
             assignment = torch.zeros_like(self.gates, dtype=torch.bool).scatter(0, self.slots.t(), True)
@@ -115,8 +117,9 @@ class Routing(NamedTuple):
 
 
 class Sent:
-    """A routing on its way to the experts: no tuple of tensors, which the mixed precision of FSDP2 would make bf16.
-    together: ranks of the processes whose rows are parts of one tensor, and so of one loss."""
+    """The routing as an argument of the experts' module. It is not a tuple of tensors, which FSDP2's mixed
+    precision would cast to bf16. together: ranks of the processes whose rows are shards of one tensor, and so have
+    one loss."""
 
     def __init__(self, routing: Routing, together: tuple = ()):
         self.routing, self.together = routing, together
@@ -133,13 +136,13 @@ class Request(NamedTuple):
     valid: Optional[Tensor]
     sequence_length: int
     training: bool
-    causal: bool  # look at no other token
-    thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced, bias_balanced
+    causal: bool  # do not depend on other tokens
+    thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced, the biases of bias_balanced
     layer: int = 0
     group: Any = None
-    lengths: tuple = ()  # of sequences that are packed
-    shares: bool = False  # the scores are of softmax or sigmoids
-    lean: bool = False  # masks, counts and gates by token may be left out (Routing.whole)
+    lengths: tuple = ()  # lengths of packed sequences
+    shares: bool = False  # scores are the result of softmax or sigmoids
+    lean: bool = False  # masks, counts and gates [n,e] may be omitted (Routing.whole)
 
     def by_row(self) -> Request:
         """The request with flattened ids and padding. ArgumentError: their shapes do not fit, or ids are missing."""
@@ -170,8 +173,9 @@ class Request(NamedTuple):
 
 
 def options_of(router: Union[str, Router], experts: int, **options: Any) -> Options:
-    """A router's options with its defaults. What does not go together is refused, as choir.route does. router: its name, or
-    `router` of the options of a layer, which keeps the definition that it was made with."""
+    """A router's options, with its defaults. Raises ArgumentError for incompatible values, as choir.route does.
+    router: its name, or the `router` of a layer's options, because a layer keeps the definition that it was created
+    with."""
     found = find(router) if isinstance(router, str) else router
     values = _options.values_of(found, options)
     _options.check(found, values)

@@ -1,4 +1,4 @@
-"""choir's routers on a tensor's own device: `route` is choir.route in PyTorch operations, with gradients."""
+"""choir's routers on the tensor's device: `route` is choir.route in PyTorch operations, with gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _filled(q: Request, slots: Tensor) -> dict:
 def _expert_choice(q: Request) -> dict:
     if q.group is not None:
         slots, cutoffs = top_of_all(q.scores, q.valid, q.factor, q.group)
-    elif pools := _equal_pools(q):  # k is known on the host
+    elif pools := _equal_pools(q):  # the host knows k
         n, e = q.scores.shape
         k = select.per_expert(q.factor, n // pools, e)
         slots = select.top_of_equal(q.scores, pools, q.options.pool == "position", k, q.shares)
@@ -76,7 +76,7 @@ def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _by_token(index: Tensor, values: Tensor, n: int) -> Tensor:
-    """[n,e] of values [pools,tokens,e]."""
+    """Converts values [pools,tokens,e] to [n,e]."""
     spread = torch.zeros(n + 1, values.shape[2], dtype=values.dtype, device=values.device)
     return spread.index_copy(0, index.reshape(-1).clamp(max=n), values.flatten(0, 1))[:n]
 
@@ -119,7 +119,7 @@ def _global_topk(q: Request) -> dict:
 
 
 def _best_pairs(c: float, scores: Tensor, held: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best pairs of one pool."""
+    """The highest-scoring pairs of token and expert in one pool."""
     everybody, e = held.sum(), scores.shape[1]
     total = select.per_expert(c / e, everybody * e, 1)
     return select.global_top(scores, held, select.capacity(2 * c, everybody, e), total)
@@ -135,15 +135,15 @@ def _by_thresholds(q: Request) -> dict:
 
 
 def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: bool = True) -> dict:
-    """Choices [n,K] of tokens, first come, first served if experts have a capacity. asks [n,K]: the choices that
-    count."""
+    """Places the choices [n,K] of tokens. If experts have a capacity, earlier tokens are placed first, or those
+    with the highest scores (option priority). asks [n,K] bool: the choices that count; None: all."""
     (n, e), K = q.scores.shape, choice.shape[1]
     if q.valid is not None:
         asks = q.valid[:, None].expand_as(choice) if asks is None else asks & q.valid[:, None]
     room, factor, experts = None, K * q.factor, e + q.options.null_experts
     if limited and not q.causal and factor > 0:
         room = select.capacity(factor, q.everybody, experts)
-    if room is not None and q.options.priority == "score":  # the best first score comes first
+    if room is not None and q.options.priority == "score":  # by the score of the first choice
         first = q.scores.gather(1, choice[:, :1])[:, 0].nan_to_num(nan=-math.inf)
         order = first.sort(descending=True, stable=True).indices
         turns, demand, dropped = select.place(choice[order], None if asks is None else asks[order], e, room)
@@ -153,7 +153,8 @@ def _placed(q: Request, choice: Tensor, asks: Optional[Tensor] = None, limited: 
     made = {"assignment": assignment, "demand": demand, "dropped": dropped, "choice": choice, "per_token": K}
     if room is None:
         return {**made, "all": asks is None}
-    return {**made, "slots": select.first(assignment.t(), select.capacity(factor, n, experts))}  # as many as the host knows
+    # The host knows this capacity without waiting for the number of valid tokens.
+    return {**made, "slots": select.first(assignment.t(), select.capacity(factor, n, experts))}
 
 
 def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
@@ -170,7 +171,8 @@ def _topk(q: Request) -> dict:
     choice = select.best_experts(q.scores, K, q.softmax)
     if not nulls:
         return _placed(q, choice)
-    # null experts share what a token's scores leave of 1, and have those of the last choices that score less
+    # Each null expert scores an equal part of 1 - the sum of a token's scores. It replaces each of the last choices
+    # that has a lower score.
     left = (1 - q.scores.double().sum(1, keepdim=True)) / nulls
     asks = (torch.arange(K, device=choice.device) < K - nulls) | ~(q.scores.gather(1, choice).double() < left)
     return {**_placed(q, choice, asks), "asks": asks}
@@ -228,8 +230,9 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
 
 
 def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
-    """None: there is none. e sum_i f_i P_i over valid tokens, of the batch or, as the mean, of every sequence: f the shares of choices (of
-    gshard_top2 of the first ones), P the mean score, of sigmoids their shares."""
+    """The load-balancing loss, [] (Switch: e * sum over i of f_i * P_i), or a plug-in's loss; None: the router has
+    none. Over the valid tokens, f_i is expert i's fraction of the choices (gshard_top2: of the first choices), and
+    P_i its mean score, for sigmoids after division by their sum. aux_scope "sequence": the mean over sequences."""
     n, e = scores.shape
     if not q.options.balanced or ("choice" not in made and not q.options.own):
         return None
@@ -243,7 +246,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
         total = live.sum(1, keepdim=True)
         live = live / torch.where(total == 0, 1.0, total)
     nulls = q.options.null_experts
-    if choice is not None and q.valid is None and not by_sequence and not nulls:  # the same in fewer launches
+    if choice is not None and q.valid is None and not by_sequence and not nulls:  # the same with fewer kernels
         all_asked = made.get("all") and choice is made["choice"]
         asked = made["demand"] if all_asked else select.one_hot(choice, e).sum((0, 1))
         return (asked * live.sum(0)).sum() * (e / (n * choice.numel()))
@@ -254,7 +257,7 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
     else:
         asked = select.one_hot(choice, e) & made.get("asks", part > 0)[..., None]
         asked = asked.to(scores.dtype).sum(1) / choice.shape[1] * part
-    if nulls:  # null experts share one column: f and P are divided by sqrt(nulls) each
+    if nulls:  # one column for all null experts, in which f and P are divided by sqrt(nulls)
         asked, live = (torch.cat([x, (part - x.sum(1, keepdim=True)) / nulls**0.5], 1) for x in (asked, live))
     held, f, P = (x.new_zeros(groups, x.shape[1]).index_add(0, group, x) for x in (part, asked, live))
     each = (e + nulls) * (f * P).sum(1) / held[:, 0].clamp(min=1) ** 2
@@ -262,7 +265,8 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Optional[Tensor]:
 
 
 def _own_loss(q: Request, scores: Tensor, loss: Tensor, slope: Tensor) -> Tensor:
-    """The loss of a plug-in, with its value and gradient."""
+    """The loss of a plug-in, [], with the given value, and the gradient `slope` [n,e] with respect to the
+    scores."""
     live = scores if q.valid is None else torch.where(q.valid[:, None], scores, 0.0)
     return loss.to(scores.dtype) + (slope.to(scores.dtype) * (live - live.detach())).sum()
 
@@ -277,7 +281,8 @@ def _sequences(q: Request) -> tuple[Tensor, int]:
 
 
 def _forced(q: Request, assignment: Tensor) -> dict:
-    """Forced routing: the given assignment."""
+    """The routing of a forced assignment. ArgumentError: wrong shape or type, or a router whose gates are not
+    scores."""
     if q.options.gates != "score":
         raise ArgumentError(
             f"forced routing (assignment): the gates of router '{q.name}' are not scores of a token and an expert, so they do not "
@@ -293,7 +298,8 @@ def _forced(q: Request, assignment: Tensor) -> dict:
 
 
 def choose(scores: Tensor, logits: Tensor, assignment: Optional[Tensor] = None, **asked: Any) -> Routing:
-    """Routes a request, whose scores and logits have gradients. assignment: forced routing."""
+    """Routes scores and logits [n,e], which have gradients; `asked` are the other fields of Request. assignment:
+    [...,e] bool, a forced assignment, or None."""
     q = Request(scores=scores.detach(), logits=logits.detach(), shares=scores is not logits, **asked).by_row()
     if assignment is not None:
         made = _forced(q, assignment)
@@ -302,7 +308,7 @@ def choose(scores: Tensor, logits: Tensor, assignment: Optional[Tensor] = None, 
     aux_loss, z_loss = _aux_loss(q, scores, made), gates.z_loss(q, scores, logits)
     full, chosen = made.pop("full", 0), made.get("choice") if made.pop("all", False) else None
     held = None
-    if full:  # what the slots hold is gathered without a look at who is in them
+    if full:  # all slots are full: gather their scores
         held = scores.t().gather(1, made["slots"])
         worst = held.detach().view(held.shape[0], full, -1)[:, :, -1]
         made["cutoffs"] = worst[:, 0] if full == 1 else worst.double().mean(1).to(worst.dtype)
@@ -327,13 +333,34 @@ def route(
     thresholds: Optional[Tensor] = None,
     **options: Unpack[RouterOptions],
 ) -> Routing:
-    """choir.route on the device of scores [n,e]: the same selection, ties included, and gates that have gradients.
+    """Assigns n tokens to e experts by their scores, like choir.route, but with tensors and on their device. Gates
+    and losses have gradients. The assignment is the same as choir.route's, including ties.
 
-    Arguments are choir.route's, with tensors for arrays. thresholds [e]: experts take by them, and no token looks at
-    another; of a plug-in with `observe` they are its state. What a router draws in training comes from PyTorch's generator. Only three wait for the device:
-    capped_expert_choice, `base` in training and global_topk under a cap, which libchoir solves on the CPU, in float32.
+    The host does not wait for the device, except with capped_expert_choice, `base` in training, global_topk with a
+    cap, and plug-ins (`random` is one), which are routed on the CPU in float32.
 
-    Raises ArgumentError, but not for NaN, which one would have to wait for: it counts as the worst score."""
+    Args:
+        scores: [n,e] floating point: scores, or logits with logits=True. One row per token.
+        router: name of a built-in router or of a plug-in.
+        logits: True: compute scores from logits, by softmax over the experts or sigmoid (option score).
+        tokens: [n] integer token ids, required by `hash` and `random`.
+        valid: [n] bool; False: padding, which is not routed. None: no padding.
+        sequence_length: tokens per sequence, for the pools "sequence" and "position" and for aux_scope "sequence";
+            0: one sequence.
+        training: True: route as in training. Random numbers come from PyTorch's generator.
+        thresholds: [e], on the scores' device. A token is assigned to the experts whose threshold its score
+            reaches, independently of other tokens. quantile_balanced and bias_balanced: their prices or biases. A
+            plug-in with `observe`: its state. None: no thresholds.
+        options: the router's options by name; choir.Config.router_options(router) returns them with their defaults.
+
+    Returns a `Routing`: gates, aux_loss and z_loss in the scores' type, assignment [n,e], loads and cut-offs.
+
+    Raises ArgumentError for arguments that do not fit. NaN does not raise, because the host would have to wait: it
+    counts as the lowest score.
+
+    Example:
+        routing = choir.torch.route(scores, "gshard_top2", logits=True)
+        loss = loss + 0.01 * routing.aux_loss"""
     check_floating(scores, "scores")
     if scores.dim() != 2:
         raise ArgumentError(f"scores has shape {tuple(scores.shape)}; it must be [tokens, experts]")

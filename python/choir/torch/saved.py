@@ -1,4 +1,4 @@
-"""The state of routers by itself: for tools that save weights and leave buffers out, as adapters (PEFT) do."""
+"""The routers' state, separately from the weights: for tools that do not save buffers, such as adapters (PEFT)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .state import Keeper
 
 INNER = r"(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 WRAPPERS = re.compile(rf"^(module\.|base_model\.model\.|{INNER})+|(?<![^.]){INNER}")
-CALLBACK, ENTRY = "UpdateRouters", "router_state"  # where Trainer's trainer_state.json has it
+CALLBACK, ENTRY = "UpdateRouters", "router_state"  # place in Trainer's trainer_state.json
 
 
 def _state_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -31,11 +31,15 @@ def _state_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def router_state(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of what the model's routers learn outside of gradients: thresholds, biases and centroids, by name. A `state_dict`
-    contains it; PEFT's adapters and other files of trained parameters do not. `load_router_state` loads it.
+    """Returns a copy of the state that routers learn without gradients: thresholds, prices, biases and centroids. A
+    model's `state_dict` contains it; PEFT's adapters and other files of trained parameters do not.
+    `load_router_state` loads it.
 
     Args:
-        model: any module that has choir.torch layers, within a wrapper (PEFT, DDP, torch.compile) or not: names are the same.
+        model: a module with choir.torch layers, in a wrapper (PEFT, DDP, torch.compile) or not. The names do not
+            depend on wrappers.
+
+    Returns tensors on the CPU by name; {} if no router has state.
 
     Example:
         adapted.save_pretrained(folder)
@@ -45,13 +49,14 @@ def router_state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_router_state(model: nn.Module, state: Union[Mapping[str, Tensor], str, os.PathLike]) -> None:
-    """Sets thresholds, biases and centroids to a state that `router_state` returned.
+    """Sets the routers' thresholds, prices, biases and centroids to a state that `router_state` returned.
 
     Args:
-        model: a model with the same routers, within other wrappers or none.
-        state: the state, or a checkpoint folder of transformers' Trainer that ran an adapter with `trainer_callback`.
+        model: a model with the same routers, in any wrapper or none.
+        state: the state, or a checkpoint folder of transformers' Trainer that trained adapters with
+            `trainer_callback`.
 
-    Raises ArgumentError for a state of other routers, and FormatError for a folder without one.
+    Raises ArgumentError for a state of other routers, and FormatError for a folder without a state.
 
     Example:
         model = peft.PeftModel.from_pretrained(choir.torch.convert(base, "bias_balanced"), folder)
@@ -84,7 +89,7 @@ def to_json(model: nn.Module) -> dict[str, list]:
 
 
 def of_json(callbacks: Any) -> dict[str, Tensor]:
-    """The router state in an entry `stateful_callbacks` of Trainer's state; none: {}."""
+    """The router state in the entry `stateful_callbacks` of Trainer's state; {} if there is none."""
     entry = (callbacks or {}).get(CALLBACK, {})
     entry = entry[0] if isinstance(entry, list) else entry
     held = entry.get("attributes", {}).get(ENTRY, {})

@@ -1,5 +1,5 @@
-"""What routers keep between steps, thresholds, prices and centroids: a forward only adds up what it saw, and
-`update_routers` moves the state once a step by what all processes saw."""
+"""The state of routers: thresholds, prices, biases and centroids. A forward pass only adds statistics to sums, and
+`update_routers` updates the state once per step from the sums of all processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from .ranks import group_of, replicas
 from .request import Options, Routing
 from .scaled import scale_of_step, scales_and_last
 
-LOOKS = 3  # for a GradScaler that may have no scale yet
+LOOKS = 3  # maximum number of searches for a GradScaler that may not have a scale yet
 
 
 def sums_of(router: str, options: Options, d: int, e: int, device) -> Optional[Tensor]:
-    """Zeros for what a step adds up: all logits, which is not finite if one of them is not; forwards; and what `add_seen`
-    says. None: the router keeps nothing. It is no buffer, for DDP would overwrite it by the first process's."""
+    """Zeros [2 + size] float64 for the sums of a step: of all logits, which is not finite if one of them is not;
+    the number of forward passes; and the sums of `add_seen`. None: the router has no state. The tensor is not a
+    buffer, because DDP would overwrite it with the first process's."""
     others = 2 * e if options.averages else e if options.keeps_own else None
     size = {"bias_balanced": e, "kmeans": e + d * e}.get(router, others)
     return None if size is None else torch.zeros(2 + size, dtype=torch.float64, device=device)
@@ -50,47 +51,49 @@ def add_seen(sums: Tensor, layer: Keeper, rows: Tensor, logits: Tensor, routing:
 
 
 class Keeper(Means):
-    """A layer whose router keeps something: from step to step buffers, and what the forwards of a step add up; and what the
-    last forward chose, with the losses of its graph."""
+    """A layer whose router may have state: buffers that change from step to step, and the sums of a step's forward
+    passes. It also stores the last forward pass's routing and losses."""
 
     means = ("thresholds",)
     thresholds: Tensor
     observed: Tensor
     _group: Any = None
     inject_aux_loss: Any = 0.0
-    lacks_state = False  # a state_dict without it was loaded
-    state_is_saved = False  # beside weights that are saved without it
+    lacks_state = False  # a state_dict without the router's state was loaded
+    state_is_saved = False  # trainer_callback saves the state next to the adapters
 
     def __init__(self, router: str, options: Options, d_model: int, experts: int, device: Any):
         super().__init__()
         self.router_name, self.options, self.d_model = router, options, d_model
         self.register_buffer("thresholds", torch.zeros(experts, dtype=torch.float32, device=device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=device))
-        self.tally: Optional[Tensor] = None  # of `stats`
-        self._scales: list[tuple[Tensor, Tensor]] = []  # a GradScaler's own, and what it was when the last step ended
+        self.tally: Optional[Tensor] = None  # the sums of `stats`
+        # A GradScaler's scale, and its value at the end of the last step.
+        self._scales: list[tuple[Tensor, Tensor]] = []
         self._looks_left = LOOKS
         self._forget()
         self.go_on_from(0)
 
     @property
     def routing(self) -> Optional[Routing]:
-        """The assignment of the last forward, without gradients; None: there was no forward."""
+        """The routing of the last forward pass, without gradients; None before the first one."""
         if self._kept is not None:
             self._kept = self._kept.whole()
         return self._kept
 
     @property
     def aux_loss(self) -> Tensor:
-        """The router's losses by their weights, of the last forward, to be added to the loss; 0 where it has none."""
+        """[] the router's losses of the last forward pass, times their weights; 0 if it has none. Add it to the
+        loss."""
         if self._aux_loss is None:
             return torch.zeros((), device=self.thresholds.device)
         return self._aux_loss
 
     def keep(self, routing: Routing) -> None:
-        """Stores the routing without its graph, and the losses with theirs."""
+        """Stores the routing without its graph, and the losses with their graph."""
         gates = ((name, getattr(routing, name)) for name in ("gates", "slot_gates", "choice_gates"))
         kept = {name: None if tensor is None else tensor.detach() for name, tensor in gates}
-        # Not _replace, whose result Dynamo of PyTorch 2.11 cannot give to an attribute.
+        # Not _replace: Dynamo of PyTorch 2.11 cannot assign its result to an attribute.
         self._kept = Routing(**{**dict(zip(routing._fields, routing)), **kept})
         weighted = ((routing.aux_loss, self.options.aux_loss_weight), (routing.z_loss, self.options.z_loss_weight))
         losses = [loss * weight for loss, weight in weighted if loss is not None]
@@ -125,7 +128,8 @@ class Keeper(Means):
             )
 
     def warn_of_lacking_state(self) -> None:
-        """Once, where a forward uses a state that should have been loaded. Causal routing without one raises."""
+        """Warns once, in a forward pass with a state that should have been loaded. Causal routing raises
+        instead."""
         self.lacks_state = False
         if not int(self.observed):
             warnings.warn(
@@ -134,12 +138,12 @@ class Keeper(Means):
             )
 
     def _without_graph(self) -> dict:
-        """The attributes, without what belongs to the graph of the last forward, or to a loss scaler."""
+        """The attributes, without those that belong to the graph of the last forward pass or to a loss scaler."""
         loss = None if self._aux_loss is None else self._aux_loss.detach()
         return {**self.__dict__, "_kept": None, "_aux_loss": loss, "_scales": [], "_looks_left": LOOKS}
 
     def __deepcopy__(self, memo):
-        """As nn.Module, whose copies have the same group and loss scaler."""
+        """A copy like nn.Module's, with the same group and loss scaler."""
         made = memo[id(self)] = self.__class__.__new__(self.__class__)
         memo.update({id(shared): shared for shared in (self._group, self.inject_aux_loss)})
         made.__dict__.update(copy.deepcopy(self._without_graph(), memo))
@@ -147,7 +151,7 @@ class Keeper(Means):
         return made
 
     def __getstate__(self):
-        """For pickling. A group belongs to its processes."""
+        """The state for pickling, without the group, which is valid in its processes only."""
         if self._group is not None:
             warnings.warn("a pickled layer has no group: set layer.group again where it is loaded")
         return {**self._without_graph(), "_group": None}
@@ -168,12 +172,12 @@ class Keeper(Means):
                 sums.zero_()
 
     def follow(self, scale: Tensor) -> None:
-        """From now on a step also ends when a GradScaler changes its scale, as it does when it skips a step."""
+        """From now on a step also ends when the GradScaler changes its scale, as it does when it skips a step."""
         self._scales = [(scale, scale.clone())]
 
     def _seek_scaler(self) -> None:
-        """Before the first completed step nobody has named the scaler, and the steps until then may all be skipped: all scalers
-        are followed, and what they skipped until now ended a step, too."""
+        """Searches for GradScalers: before the first completed step the scaler is unknown, and all steps until then
+        may be skipped. All scalers are tracked, and the steps that they have skipped so far also ended a step."""
         self._scales, complete = scales_and_last(self)
         self._looks_left = 0 if complete else self._looks_left - 1
 
@@ -186,8 +190,8 @@ class Keeper(Means):
             seen.copy_(scale)
 
     def check_thresholds(self) -> None:
-        """Reads from the device whether thresholds exist until they do, since copies and averages fill buffers
-        without notice."""
+        """Raises RuntimeError if no training step has set thresholds. Until they exist, this is read from the
+        device in each call, because copies and averages of models fill buffers without a call to this layer."""
         if not compat.compiling() and self._unset:
             self._unset = not int(self.observed)
             if self._unset:
@@ -199,14 +203,14 @@ class Keeper(Means):
 
     @torch.no_grad()
     def go_on_from(self, observed: int) -> None:
-        """Declares that the thresholds are the mean over so many training steps."""
+        """Sets the number of training steps over which the thresholds are a mean."""
         self.observed.fill_(observed)
         self.start_step()
 
     @torch.no_grad()
     def observe(self, rows: Tensor, valid, logits: Tensor, routing: Routing) -> None:
-        """Adds the statistics of this forward to the sums of the step."""
-        if self.sums.device != rows.device:  # FSDP2 moves buffers and parameters only
+        """Adds the statistics of this forward pass to the sums of the step."""
+        if self.sums.device != rows.device:  # FSDP2 moves only buffers and parameters
             self.forget_sums()
         if not compat.compiling() and self._since_update and self._looks_left and not self._scales:
             self._seek_scaler()
@@ -236,10 +240,10 @@ def _of_adapters() -> bool:
 
 
 def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
-    """Updates a layer's state from the sums of its step. A step with a forward that was not finite changes nothing:
-    its weights will not be updated either."""
+    """Updates a layer's state from the sums of its step. A step with logits that are not finite changes nothing,
+    because its weights will not be updated either."""
     sound, o, sums = torch.isfinite(sums[0]) & (sums[1] > 0), layer.options, sums[2:]
-    if o.keeps_own and bool(sound):  # by a function on the host
+    if o.keeps_own and bool(sound):  # `observe` of a plug-in, on the host
         demand, state = sums.round().long().cpu().numpy(), layer.thresholds.double().cpu().numpy()
         layer.thresholds.copy_(torch.from_numpy(host.moved(o.given, demand, state)))
     layer.observed += sound
@@ -262,7 +266,7 @@ def _moved(layer: Keeper, sums: Tensor, seeds: Optional[Tensor]) -> None:
 
 
 def _gathered(seeds: Tensor, group) -> Tensor:
-    """The farthest tokens of all processes: as many as one process has."""
+    """The farthest tokens of all processes, as many as one process has."""
     if group is None:
         return seeds
     all_seeds = [torch.empty_like(seeds) for _ in range(dist.get_world_size(group))]
@@ -272,21 +276,24 @@ def _gathered(seeds: Tensor, group) -> Tensor:
 
 @torch.no_grad()
 def update_routers(model: nn.Module, group: Any = None) -> None:
-    """Moves thresholds, prices and centroids of all choir.torch layers in the model, once for all forwards since the last
-    call. Call it in every training step, between backward() and optimizer.step(), or let the optimizer do it:
+    """Updates the state of all choir.torch layers in the model (thresholds, prices, biases, centroids) from the
+    forward passes in train mode since the last call. Call it once per training step, between backward() and
+    optimizer.step().
 
-        optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(model))
-
-    Cut-offs are averaged over forwards and processes, demand and tokens are summed; what one all-reduce brings moves the
-    state of all processes alike. `observe` of a plug-in gets the summed demand on the host. A step that saw NaN or inf in any router's logits on any process moves nothing there.
+    Cut-offs are averaged over forward passes and processes; demand and tokens are summed. One all-reduce makes the
+    new state equal on all processes. A plug-in's `observe` is called on the host, with the summed demand. A layer
+    whose logits contained NaN or inf in this step, on any process, keeps its state.
 
     Args:
-        model: any module that has choir.torch layers, wrapped (DDP, FSDP2, torch.compile) or not.
-        group: the torch.distributed group, or DeviceMesh of one dimension, of the processes that hold these layers; all
-            must call. None: all processes whose layers have the same names and sizes; all of them must call.
+        model: a module with choir.torch layers, wrapped (DDP, FSDP2, torch.compile) or not.
+        group: the torch.distributed group, or DeviceMesh of one dimension, of the processes that have these layers.
+            None: all processes whose layers have the same names and sizes. All of these processes must call.
 
-    Raises ArgumentError on all processes where layers of the same names and sizes have other weights, as stages of a
-    pipeline may: then give their group."""
+    Raises ArgumentError, on all processes, if layers with the same names and sizes have different weights, as
+    stages of a pipeline may have. Pass the stage's group then.
+
+    Example:
+        optimizer.register_step_pre_hook(lambda *_: choir.torch.update_routers(model))"""
     named = {name: m for name, m in model.named_modules() if isinstance(m, Keeper) and m.sums is not None}
     if group is None and dist.is_available() and dist.is_initialized():
         group = replicas(model, named)
@@ -306,8 +313,13 @@ def update_routers(model: nn.Module, group: Any = None) -> None:
 
 
 def start_step(model: nn.Module) -> None:
-    """Forgets what forwards have added up since the last `update_routers`: of a step that does not come to its end, as one
-    that a loss scaler skips. Those of torch's GradScaler are known from its first step on."""
+    """Discards the statistics of the forward passes since the last `update_routers`. Call it if your loop abandons
+    a step. Steps that torch's GradScaler skips are detected, under torch.compile from the first completed step on.
+
+    Args:
+        model: a module with choir.torch layers, wrapped or not.
+
+    Example: choir.torch.start_step(model)"""
     for module in model.modules():
         if isinstance(module, Keeper):
             module.start_step()

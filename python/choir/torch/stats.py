@@ -1,5 +1,5 @@
-"""Statistics of layers, counted on the device: a forward adds to a few sums, and `stats` reads those of all layers in
-one copy."""
+"""Statistics of layers, collected on the device: a forward pass adds to a few sums, and `stats` reads the sums of
+all layers in one copy."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ class Stats(NamedTuple):
     """Statistics of one layer since the last call of `stats`."""
 
     forwards: int
+    """number of forward passes"""
     tokens: int
-    """without padding"""
+    """number of tokens, without padding"""
     load: list
-    """[e] each expert's share of the choices that were kept"""
+    """[e] fraction of all assignments that each expert has"""
     max_load: float
-    """the largest load by the mean one: 1 is even"""
+    """the largest load divided by the mean load; 1: all loads are equal"""
     experts_per_token: float
+    """mean number of experts per token"""
     unrouted: float
-    """share of tokens without an expert"""
+    """fraction of tokens without an expert"""
     dropped: float
-    """share of the choices asked for that found their expert full"""
+    """fraction of the tokens' choices that were dropped because the expert was full"""
     entropy: float
-    """mean over tokens of the scores' entropy in nats, of sigmoids of their shares"""
+    """mean entropy of a token's scores, in nats; sigmoids are divided by their sum first"""
     cutoffs: Optional[list]
-    """[e] mean cut-offs or prices; None: the router has none"""
+    """[e] mean cut-off scores, prices or biases; None: the router has none"""
 
 
 def counted(scores: Tensor, routing: Routing, valid: Optional[Tensor]) -> Tensor:
-    """The sums of one forward: those of SUMS, load [e], cut-offs [e] and how many of them were finite [e]."""
+    """The sums of one forward pass, float64: those of SUMS, loads [e], cut-offs [e], and 1 where a cut-off is
+    finite [e]."""
     assignment, e = routing.assignment, scores.shape[1]
     held = torch.ones_like(assignment[:, 0]) if valid is None else valid.reshape(-1) != 0
     p = scores / scores.sum(1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
@@ -73,16 +76,19 @@ def _read(sums: list) -> Stats:
 
 @torch.no_grad()
 def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
-    """What every choir.torch layer of the model did since the last call, by its name in the model. The first call begins
-    the counting: until then layers count nothing. The sums stay on the device, and are read in one copy.
+    """Returns routing statistics of every choir.torch layer since the last call, by the layer's name in the model.
+    The first call starts the collection. The sums stay on the device, and are read in one copy.
 
     Args:
-        model: any module that has choir.torch layers.
-        group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes sums are taken; all must
-            call. None: this process alone.
+        model: a module with choir.torch layers.
+        group: a torch.distributed group, or DeviceMesh of one dimension, over whose processes the statistics are
+            summed. All of them must call. None: this process only.
+
+    Returns a `Stats` for each layer: tokens, load, max_load, experts_per_token, unrouted, dropped, entropy,
+    cutoffs.
 
     Example:
-        choir.torch.stats(model)                          # begin
+        choir.torch.stats(model)                          # starts the collection
         ...
         for name, layer in choir.torch.stats(model).items():
             print(name, layer.max_load, layer.unrouted)"""
@@ -105,14 +111,18 @@ def stats(model: nn.Module, group: Any = None) -> dict[str, Stats]:
 
 @torch.no_grad()
 def locality(model: nn.Module, length: int, valid: Any = None) -> dict[str, dict[str, Any]]:
-    """How local the routing of the last forward was, by the layer's name: what a cache of experts would hit
-    (`choir.locality`, docs/locality.md). The routing must be causal: of layers whose experts choose tokens that in eval mode
-    with `causal` True, which raises ArgumentError otherwise.
+    """Returns how local the routing of the last forward pass was, by the layer's name: the hit rates of a cache of
+    experts, and more (`choir.locality`, docs/locality.md). The routing must be causal. For layers with expert
+    choice, this means eval mode with causal=True.
 
     Args:
-        model: any module that has choir.torch layers, after a forward.
-        length: tokens of a sequence, T of the forward's [B,T,d].
-        valid: [B,T], 0 for padding at the end of sequences; None: there is none.
+        model: a module with choir.torch layers, after a forward pass.
+        length: tokens per sequence, T of the forward pass's [B,T,d].
+        valid: [B,T], 0 for padding at the end of sequences; None: no padding.
+
+    Returns, for each layer, the dictionary of `choir.locality`.
+
+    Raises ArgumentError for routing that is not causal, and for a length that does not divide the number of tokens.
 
     Example: choir.torch.locality(model.eval(), 128)["layers.1.ffn"]["lru"]["8"]"""
     found = {}

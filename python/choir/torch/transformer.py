@@ -87,7 +87,7 @@ class _Attention(nn.Module):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
     def _bias(self, T):
-        buckets = self.buckets // 2 if self.both_ways else self.buckets  # the other half is for positions ahead
+        buckets = self.buckets // 2 if self.both_ways else self.buckets  # the other half is for later positions
         exact = buckets // 2
         wide = math.log(self.furthest / exact)
         far = [exact + int(math.log(d / exact) / wide * (buckets - exact)) for d in range(exact, T)]
@@ -105,7 +105,7 @@ class _Attention(nn.Module):
         q, k, v = (p(x).view(B, T, h, -1).transpose(1, 2) for p, h in zip((self.q, self.k, self.v), heads))
         q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
         k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
-        if hasattr(F, "scaled_dot_product_attention"):  # makes no [B,H,T,T] where it can
+        if hasattr(F, "scaled_dot_product_attention"):  # avoids a tensor [B,H,T,T] if possible
             bias = None if self.rel_bias is None else self._bias(T).to(q.dtype)
             causal = bias is None and not self.both_ways
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal)
@@ -128,7 +128,7 @@ class _Block(nn.Module):
         super().__init__()
         self.attn_norm, self.attn = _Norm(m.d_model, m.norm_eps), _Attention(m)
         self.ffn_norm = _Norm(m.d_model, m.norm_eps)
-        self.moe = self.ffn = None  # a block has one of them
+        self.moe = self.ffn = None  # a block has one of the two
         behind, h = layer + 1 - m.dense_layers, m.d_expert or m.d_hidden
         if not (m.moe_every and behind > 0 and behind % m.moe_every == 0):
             self.ffn = Dense(m.d_model, m.d_hidden, m.activation)
@@ -150,16 +150,32 @@ class _Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """choir's model in PyTorch, by a choir.Config: to train it, or what is made of it, with PyTorch, and to give it
-    back to choir, which evaluates, serves and inspects it. Transformer(config) is fresh, Transformer.of(model) has a model's
-    weights. tokens [B,T] to logits [B,T,V]; `aux_loss` is to be added to the loss."""
+    """choir's language model as a PyTorch module: train or modify it with PyTorch, then export it to choir, which
+    evaluates, serves and inspects it. `Transformer(config)` has random weights; `Transformer.of(model)` has the
+    weights of a choir.Model.
+
+    Args:
+        config: a choir.Config with model.vocab_size above 0.
+
+    Shape: tokens [B,T] integers to logits [B,T,V].
+
+    Attributes:
+        aux_loss: [] the sum of the layers' auxiliary losses of the last forward pass. Add it to the loss.
+
+    Raises ArgumentError for a config whose values are incompatible or whose vocab_size is 0.
+
+    Example:
+        model = choir.torch.Transformer(choir.Config("pico", vocab_size=320))
+        loss = model.loss(tokens) + model.aux_loss                                        # tokens [B,T]
+        model.export("checkpoint", choir.Tokenizer("en.model"))"""
 
     def __init__(self, config: Config):
         super().__init__()
         config.check()
         if not config["vocab_size"]:
             raise ArgumentError("model.vocab_size is 0: set it, there is no data here to take it from")
-        self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])  # which may be set anew
+        # A copy, because the caller may change its config.
+        self.config, m = copy.copy(config), SimpleNamespace(**config.as_dict()["model"])
         m.factors = {key: m.router[key] for key in ("capacity_factor", "eval_capacity_factor")}
         name = m.router.pop("name")
         defaults = _options.values_of(find(name), {})
@@ -172,7 +188,7 @@ class Transformer(nn.Module):
 
     @property
     def choir_layers(self) -> tuple[tuple[int, ...], int]:
-        """The numbers of the MoE layers, and how many layers there are."""
+        """The indices of the MoE layers, and the number of all layers."""
         return tuple(i for i, block in enumerate(self.layers) if block.moe is not None), len(self.layers)
 
     @property
@@ -183,37 +199,48 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: torch.Tensor, assignment: Optional[torch.Tensor] = None, *, taken: Optional[torch.Tensor] = None
     ) -> torch.Tensor:
-        """assignment [layers,B,T,experts]: forced assignment of tokens to experts instead of the routers' choice: a row per
-        MoE layer or, as records of engines have it, per layer of the model. taken: its name until version 0.5."""
+        """Returns the logits [B,T,V] of tokens [B,T].
+
+        Args:
+            tokens: [B,T] integers, token ids.
+            assignment: [layers,B,T,e] bool, a forced assignment in place of the routers', with a row for each MoE
+                layer or, like the records of engines, for each layer of the model. None: the routers assign.
+            taken: the name of `assignment` until version 0.5."""
         assignment = renamed("assignment", assignment, "taken", taken)
-        x = self.embed_scale * F.embedding(tokens, self.embed)  # knows no -1
+        x = self.embed_scale * F.embedding(tokens, self.embed)  # does not accept -1
         forced = iter(() if assignment is None else moe_rows(assignment, *self.choir_layers))
         for block in self.layers:
             x = block(x, tokens, None if assignment is None or block.moe is None else next(forced))
         return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it. A model
-        that is trained by masking has `masked_loss`."""
+        """The mean cross-entropy of predicting the next token of tokens [B,T], [] in nats, without the routers'
+        auxiliary loss. ArgumentError: a model with bidirectional attention; use `masked_loss`."""
         if self.config["model.attention"] != "causal":
             raise ArgumentError("model.attention is bidirectional, which sees the next token: take masked_loss")
         logits = self(tokens)[:, :-1]
         return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1).long())
 
     def masked_loss(self, tokens: torch.Tensor, masked: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The mean over all tokens of weight * cross-entropy at the `masked` ones (bool [B,T]). With masks of
-        probability t and weights 1/t, t uniform, it estimates a bound of nats a token (docs/diffusion.md)."""
+        """The loss of a model that is trained by masking: replaces the `masked` tokens by the mask token, and
+        returns the mean over all tokens of weight * cross-entropy at the masked tokens, [].
+
+        Args:
+            tokens: [B,T] integers, token ids.
+            masked: [B,T] bool.
+            weight: [B,T], or a shape that broadcasts to it. If tokens are masked with probability t, t uniform, and
+                have weight 1/t, the loss estimates an upper bound in nats per token (docs/diffusion.md)."""
         logits = self(tokens.masked_fill(masked, self.config["vocab_size"] - 1))
         losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten().long(), reduction="none").view_as(tokens)
         return (losses * masked * weight).mean()
 
     def _named(self) -> dict[str, torch.Tensor]:
-        """All tensors with their names and shapes in a checkpoint (docs/formats.md)."""
+        """All tensors, with the names and shapes that they have in a checkpoint (docs/formats.md)."""
         named = {}
         made = ((f"{path}.{name}".lstrip("."), getattr(module, name)) for path, module in self.named_modules()
-                for name in getattr(module, "parametrizations", ()))  # weight_norm and its like: what their parts make
+                for name in getattr(module, "parametrizations", ()))  # such as weight_norm: the resulting tensors
         for name, tensor in (*self.named_parameters(), *self.named_buffers(), *made):
-            name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # of parts that are compiled or wrapped
+            name = re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)  # compiled or wrapped modules
             name = re.sub(r"^(embed|head)$", r"\g<0>.weight", name)
             if name.endswith(".moe.gate.weight"):
                 name, tensor = name.replace("gate", "router"), tensor.t()
@@ -239,12 +266,13 @@ class Transformer(nn.Module):
     @classmethod
     @torch.no_grad()
     def of(cls, model: Model) -> Transformer:
-        """The model with its weights, thresholds included."""
+        """Returns a Transformer with the config and weights of a choir.Model, including thresholds."""
         made = cls(model.config)
         named = made._named()
         for name in model.parameters():
             named[name].copy_(torch.from_numpy(model.get(name)))
         for block in made.layers:
             if block.moe is not None and bool((block.moe.thresholds != 0).any()):
-                block.moe.go_on_from(10000)  # choir's file does not say: far along, so that the mean moves slowly
+                # The number of steps is not in the model. With a large one, the running mean changes slowly.
+                block.moe.go_on_from(10000)
         return made
