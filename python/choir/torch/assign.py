@@ -1,8 +1,9 @@
-"""Assignments of a pool's tokens to experts where there is no libchoir, in NumPy (docs/assignment.md). Scores are [n,e]
-float64 and finite; tokens that take no part are left out before.
+"""Solvers for the assignment of a pool's tokens to experts without libchoir, in NumPy (docs/assignment.md). Scores
+are [n,e] float64, finite, and without padding.
 
-The exact solver is that of src/moe/assign: a minimum-cost flow between experts, whose first prices come from the same problem on
-every fourth token, and so on down. It makes the same moves in the same order, so results and prices are libchoir's."""
+The exact solver is that of src/moe/assign: a minimum-cost flow between experts. Its initial prices are the solution
+of the same problem on every fourth token, which is solved in the same way. It makes the same moves in the same
+order as libchoir, so assignments and prices are the same."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class _Flow:
     def __init__(self, level: _Level, beta: np.ndarray):
         self.score, self.beta, self.taken = level.score, beta, _best_of_rows(level, beta)
         self.nodes = self.score.shape[1]
-        self.slot = self.nodes - 1 if level.keeps_room else -1  # the node of room
+        self.slot = self.nodes - 1 if level.keeps_room else -1  # the node of free capacity
         self.room = level.room - self.taken.sum(1)
         self.open = np.where(self.taken, -np.inf, self.score)
         self.excess = self.taken.sum(0) - level.share
@@ -96,7 +97,8 @@ class _Flow:
                 return u
             if self.stale[u]:
                 self._refresh(u)
-            there = np.maximum(distance[u] - self.beta[u] + self.cost[u] + self.beta, distance[u])  # never shorter by rounding
+            # Rounding must not make it shorter.
+            there = np.maximum(distance[u] - self.beta[u] + self.cost[u] + self.beta, distance[u])
             nearer = there < distance
             distance[nearer], self.previous[nearer] = there[nearer], u
 
@@ -115,7 +117,7 @@ class _Flow:
             else:
                 self.taken[r, node] = here
                 self.open[r, node] = -np.inf if here else self.score[r, node]
-        self.stale[self.taken[r]] = True  # what the row costs at its other experts has changed
+        self.stale[self.taken[r]] = True  # costs of the row at its other experts have changed
         self.stale[[u, v]] = True
         if self.slot >= 0 and (had or self.room[r] > 0):
             self.stale[self.slot] = True
@@ -129,7 +131,7 @@ class _Flow:
         amount = int(min(self.excess[source], -self.excess[target]))
         for u, v, cost in steps if amount > 1 else ():
             amount = len(self._carriers(u, v, cost, amount))
-        # A step's rows hold u and not v, and no other step of the path takes from u or gives to v.
+        # The rows of a step have u and not v. No other step of the path removes rows from u or adds rows to v.
         moves = [(r, u, v) for u, v, cost in steps for r in self._carriers(u, v, cost, amount).tolist()]
         for r, u, v in moves:
             self._move(r, u, v)
@@ -153,7 +155,7 @@ def _exact(scores: np.ndarray, k: int, cap: int) -> tuple[np.ndarray, np.ndarray
     beta = None
     while stride:
         level = _level(scores, k, cap, stride)
-        if beta is None:  # those that would leave every expert its share if no row had a cap
+        if beta is None:  # prices that give every expert its share if rows have no cap
             beta = -np.sort(-scores[::stride], 0)[max(level.share, 1) - 1]
         flow = _Flow(level, np.append(beta, 0.0) if level.keeps_room else beta)
         flow.balance()

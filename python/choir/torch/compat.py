@@ -1,4 +1,4 @@
-"""Queries of PyTorch's state that depend on its release: from 1.13 (Debian 12) to the newest."""
+"""Queries of PyTorch's state that differ between its releases, from 1.13 (Debian 12) to the newest."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def constant(function: Callable) -> Callable:
 
 
 def grouped_types() -> frozenset:
-    """Types whose grouped products tensors without values know, which compiling and exporting need: of PyTorch 2.11 and
-    2.13 bf16 alone."""
-    known, log = set(), logging.getLogger("torch._subclasses.fake_tensor")  # which would print each refusal
+    """The types for which grouped products support tensors without values, which compiling and exporting require.
+    In PyTorch 2.11 and 2.13, only bf16."""
+    known, log = set(), logging.getLogger("torch._subclasses.fake_tensor")  # it would print every failure
     if hasattr(torch.nn.functional, "grouped_mm"):
         before, log.disabled = log.disabled, True
         with torch._subclasses.fake_tensor.FakeTensorMode():
@@ -83,7 +83,7 @@ def again() -> bool:
 
 
 def count_grouped_flops() -> None:
-    """Gives torch.utils.flop_counter a formula for grouped products, of which PyTorch 2.15 counts none."""
+    """Registers a formula for grouped products in torch.utils.flop_counter, because PyTorch 2.15 has none."""
     with contextlib.suppress(ImportError, AttributeError):
         from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -93,6 +93,7 @@ def count_grouped_flops() -> None:
 
 
 def _grouped_flops(a: Sequence[int], b: Sequence[int], *_: Any, out_shape: Any = None, **more: Any) -> int:
-    """A multiplication and an addition are two. Groups divide a dimension that both matrices have, or rows or columns of one."""
+    """Number of operations of a grouped product; a multiplication and an addition are two. Groups divide a
+    dimension that both matrices have, or the rows or columns of one matrix."""
     groups = a[0] if len(a) == len(b) == 3 else 1
     return 2 * groups * a[-2] * a[-1] * b[-1]

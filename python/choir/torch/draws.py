@@ -1,11 +1,11 @@
-"""choir's random numbers in NumPy: Philox4x32-10 of Random123 (Salmon et al. 2011), the same bits as libchoir's
-(src/base/rng.h), and the experts that router `random` draws by them."""
+"""choir's random numbers in NumPy: Philox4x32-10 of Random123 (Salmon et al. 2011), bit for bit the same as
+libchoir's (src/base/rng.h), and the experts that router `random` samples with them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-SECOND_EXPERT = 6  # the stream of `random`'s experts (CH_STREAM_SECOND_EXPERT)
+SECOND_EXPERT = 6  # stream of the experts of `random` (CH_STREAM_SECOND_EXPERT)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -34,11 +34,11 @@ def below(seed: int, layer: int, index: np.ndarray, bound: int) -> np.ndarray:
 
 
 def experts(seed: int, layer: int, token: np.ndarray, choices: int, e: int) -> np.ndarray:
-    """[n,e] bool: `choices` experts for each token [n], drawn without replacement (routers/random.c)."""
+    """[n,e] bool: `choices` experts for each token [n], sampled without replacement (routers/random.c)."""
     drawn = np.zeros((len(token), e), bool)
     index = token.astype(np.uint64) * np.uint64(choices)
     for j in range(choices):
         left = below(seed, layer, index + np.uint64(j), e - j)
-        place = np.cumsum(~drawn, 1) - 1  # among those that are not drawn yet
+        place = np.cumsum(~drawn, 1) - 1  # index among the experts not sampled yet
         drawn |= (place == left[:, None].astype(np.int64)) & ~drawn
     return drawn

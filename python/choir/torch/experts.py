@@ -30,7 +30,7 @@ class Means(nn.Module):
 
     def _load_from_state_dict(self, *given):
         super()._load_from_state_dict(*given)
-        for name in self.means:  # load_state_dict(assign=True) may have given another type
+        for name in self.means:  # load_state_dict(assign=True) may have changed the type
             setattr(self, name, getattr(self, name).float())
 
 
@@ -74,7 +74,7 @@ class Gate(Means, _Linear):
             self.register_buffer("weight", weight.float() if centroids else weight)
 
     def forward(self, rows: Tensor) -> Tensor:
-        weight = self.weight.to(rows.dtype)  # a quantized one may keep its type
+        weight = self.weight.to(rows.dtype)  # a quantized weight may keep its type
         return F.linear(rows.to(weight.dtype), weight).to(rows.dtype)
 
 
@@ -84,16 +84,16 @@ def reads_any(gate: nn.Module) -> bool:
 
 
 def of_other(gate: nn.Module, rows: Tensor, kind: torch.dtype) -> Tensor:
-    """The logits, in the rows' type, of a module in a Gate's place that is none, as a quantized Linear: it reads the type
-    of its weight or, where that does not tell, of the layer's input."""
+    """The logits, in the rows' type, of another module in place of a Gate, such as a quantized Linear. It gets rows
+    in its weight's type or, if that is not floating point, in the type of the layer's input."""
     weight = getattr(gate, "weight", None)
     known = isinstance(weight, Tensor) and weight.is_floating_point()
     return gate(rows.to(weight.dtype if known else kind)).to(rows.dtype)
 
 
 class Experts(nn.Module):
-    """The experts of a layer, weights w1, w2 and w3 [e,d,h]: a module of its own, which FSDP2 can shard by itself and
-    `ExpertParallel` shares out. Rows [n,d] and their routing to rows [n,d]."""
+    """The experts of a layer, with weights w1, w2 and w3 [e,d,h]. They are a separate module, so that FSDP2 can
+    shard it and `ExpertParallel` can distribute it. Maps rows [n,d] and their routing to rows [n,d]."""
 
     def __init__(self, d_model: int, d_hidden: int, experts: int, activation: str, gate_on: str = "output", **at):
         super().__init__()
@@ -108,7 +108,7 @@ class Experts(nn.Module):
         return Weights(self.w1, self.w2, self.w3, self.activation, self.gate_on)
 
     def reset_parameters(self) -> None:
-        """Normal, of variance 1 / fan_in."""
+        """Initializes weights from a normal distribution of variance 1 / fan_in."""
         d, h = self.w1.shape[1:]
         for weight, fan_in in ((self.w1, d), (self.w2, h), (self.w3, d)):
             if weight is not None:
@@ -116,7 +116,7 @@ class Experts(nn.Module):
 
     def forward(self, rows: Tensor, sent: Sent) -> Tensor:
         weights, kind = self.weights(), rows.dtype
-        if hasattr(weights.w1, "placements"):  # a DTensor: this process has a part of the experts or of their columns
+        if hasattr(weights.w1, "placements"):  # a DTensor: the experts or their columns are sharded
             from .owners import by_owners
 
             return by_owners(rows, weights.map(lambda w: w.to(kind)), sent)

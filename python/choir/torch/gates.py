@@ -1,5 +1,5 @@
-"""What the options that all routers with scores share do (src/moe/gates.c): from logits to scores, and from scores to gates.
-A new option of this kind is a name in OPTIONS, and its use here."""
+"""The options that all routers with scores share (src/moe/gates.c): how logits become scores, and scores gates. To
+add such an option, add its name to OPTIONS, and use it here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-OPTIONS = frozenset(("score", "normalize_gates", "gate_on", "z_loss_weight"))  # experts read gate_on (products.py)
+OPTIONS = frozenset(("score", "normalize_gates", "gate_on", "z_loss_weight"))  # products.py uses gate_on
 
 
 def scores_of(options: Any, logits: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def _by_token(options: Any, scores: Tensor, logits: Tensor, made: dict, choice: 
     if options.gates == "sigmoid":
         return held(torch.sigmoid(logits))
     gates = held(scores)
-    if options.gates == "share":  # of all choices, even where the expert of one is full
+    if options.gates == "share":  # shares of all choices, including dropped ones
         gates = _divided(gates, scores.gather(1, made["choice"]) if choice is None else gates)
     return _divided(gates, gates) if options.normalize_gates else gates
 

@@ -1,5 +1,5 @@
-"""Assignments made on the CPU, of one pool: by libchoir's solvers or, without libchoir, by the same in NumPy
-(assign.py); by plug-ins; and by random numbers."""
+"""Assignments of one pool that are computed on the CPU: by libchoir's solvers or, without libchoir, their NumPy
+versions (assign.py); by plug-ins; and from random numbers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from . import assign, draws
 
 
 class Call(NamedTuple):
-    """Arguments of a forward besides scores. router: its name and options as JSON (Options.given)."""
+    """The arguments of a forward pass without scores. router: name and options as JSON (Options.given)."""
 
     router: str
     training: bool
     seed: int
     layer: int
     tokens: Optional[np.ndarray]
-    state: Optional[np.ndarray] = None  # [e] of a plug-in with `observe`; of one with a ranking: thresholds to serve it with
+    state: Optional[np.ndarray] = None  # [e] state of `observe`; of a plug-in with a ranking: its thresholds
 
 
 class Choice(NamedTuple):
@@ -104,11 +104,11 @@ def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray,
     from ..routing import Request
 
     n, e = scores.shape
-    # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
-    more = max(0, 8 * e - n, -n % e)  # and a number that the experts divide
+    # libchoir requires at least as many tokens as experts, and a multiple of their number: padding is added.
+    more = max(0, 8 * e - n, -n % e)
     tokens = None if call.tokens is None else np.pad(call.tokens, (0, more))
     options = {**given, "tokens": tokens, "training": call.training, "seed": call.seed, "layer": call.layer}
-    # Scores below 0 stand for NaN, in a step that will not count; libchoir refuses them where gates are scores.
+    # Scores below 0 are NaN, in a step that will be skipped; libchoir refuses them if gates are scores.
     shift = np.float32(0)
     if router.plugin:
         scores = np.maximum(scores, 0)
@@ -127,8 +127,8 @@ def _in_c(router: Router, call: Call, given: dict[str, Any], scores: np.ndarray,
 
 
 def _floored(scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Scores whose "never" is lower than any score by more than a whole path of exchanges can make up for: such a pair is
-    assigned when there is no other way (src/moe/assign/assign.c)."""
+    """Replaces -inf and padding by a score so low that no sequence of exchanges can compensate for it: such pairs
+    are assigned only if there is no other solution (src/moe/assign/assign.c)."""
     possible = (scores > np.finfo(np.float32).min) & valid[:, None]
     if possible[valid].all() or not possible.any():
         return np.where(possible, scores, np.float32(0))

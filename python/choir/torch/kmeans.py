@@ -12,8 +12,9 @@ def half_squares(centroids: Tensor) -> Tensor:
 
 
 def farthest(seeds: Tensor, count: int) -> Tensor:
-    """[count,1+d] of seeds [m,1+d], half the squared distance to all centroids and the token: the farthest token, then
-    the farthest from it and the centroids, and so on, each with its distance then."""
+    """Selects `count` tokens, [count,1+d], from seeds [m,1+d], each of which is half the squared distance to the
+    nearest centroid, and the token: the farthest token first, then the token farthest from it and from the
+    centroids, and so on, each with its distance at that time."""
     distance, x, found = seeds[:, 0], seeds[:, 1:], []
     for _ in range(count):
         at = distance.argmax()[None]
@@ -24,7 +25,8 @@ def farthest(seeds: Tensor, count: int) -> Tensor:
 
 
 def seeds_of(rows: Tensor, closeness: Tensor, valid) -> Tensor:
-    """[n,1+d] of tokens and their closeness [n,e], x.mu - |mu|^2 / 2; padding has distance 0."""
+    """The seeds [n,1+d] of tokens [n,d] and their closeness to the centroids [n,e], x.mu - |mu|^2 / 2. Padding has
+    distance 0."""
     x = rows.double()
     distance = (x.square().sum(1) / 2 - closeness.double().amax(1)).clamp(min=0)
     if valid is not None:

@@ -1,9 +1,9 @@
 """Experts on several processes, with torch.distributed: the placement of their weights, DTensors, determines their
 owners.
 
-Expert choice and other routers that fill slots [e,room] know before the call how many rows travel: one all-to-all of equal
-parts each way, without counts, and nothing waits for the device. Routers whose experts hold as many tokens as like them
-send the counts first, and the host waits for them once."""
+With expert choice and other routers that fill slots [e,room], the number of rows is known before the call: there is
+one all-to-all of equal parts in each direction, without counts, and the host does not wait for the device. With
+other routers, processes exchange counts first, and the host waits for them once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def by_owners(rows: Tensor, weights: Weights, sent: Sent) -> Tensor:
         return _by_columns(rows, weights, routing, mesh[mesh.mesh_dim_names[sharded[0]]] if mesh.ndim > 1 else mesh)
     group = mesh.get_group(sharded[0])
     losses = group.size()
-    if sent.together:  # processes with parts of one loss add their gradients to it
+    if sent.together:  # processes with one loss: gradients are summed
         losses //= len(set(sent.together) & set(get_process_group_ranks(group)))
     local = weights.map(lambda w: _Mean.apply(w.to_local(), losses))
     return (_ragged if routing.slots is None else _equal)(rows, local, routing, group)
@@ -101,14 +101,14 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     load = routing.assignment.sum(0)
     even = [own] * size
-    told = all_to_all_single(load, even, even, group).view(size, own)  # rows to come, by sender and own expert
+    told = all_to_all_single(load, even, even, group).view(size, own)  # rows to receive, by sender and local expert
     out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
     pairs = select.first(routing.assignment.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n
     kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.every_gate()[token, expert]
     came = all_to_all_single_autograd(gathered(rows, gate, token, weights).to(kind), into, out, group)
     whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(told.reshape(-1), output_size=sum(into))
-    order = whose.argsort(stable=True)  # they come process by process, and are multiplied expert by expert
+    order = whose.argsort(stable=True)  # rows arrive by process; products need them by expert
     y = _by_ends(came.index_select(0, order), weights, told.sum(0))
     y = torch.zeros_like(y).index_copy(0, order, y)
     back = all_to_all_single_autograd(y, out, into, group)

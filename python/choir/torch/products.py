@@ -13,15 +13,15 @@ from .compat import autocast_dtype, count_grouped_flops, grouped_types, has_valu
 from .request import Routing
 
 ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
-GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
+GATED = ("geglu", "swiglu")  # activations whose result is multiplied by a second product
 WEIGHTS = ("w1", "w2", "w3")
 GROUPED = grouped_types()
 count_grouped_flops()
 
 
 class Weights(NamedTuple):
-    """[e,d,h] each; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T. gate_on: what gates
-    scale, "output" or "input" of an expert."""
+    """The weights of all experts, [e,d,h] each. An expert is act(row w1) w2^T without w3, and (act(row w1) * (row
+    w3)) w2^T with it. gate_on: whether gates multiply the "output" or the "input" of an expert."""
 
     w1: Tensor
     w2: Tensor
@@ -42,7 +42,7 @@ def by_experts(rows: Tensor, weights: Weights, routing: Routing) -> Tensor:
     """rows [n,d] to [n,d]: the sum over a token's experts of gate * expert(row), in the products' type."""
     e, n, slots = weights.w1.shape[0], rows.shape[0], routing.slots
     ample = slots is not None and routing.per_token < e and slots.numel() > 1.25 * n * routing.per_token
-    if (slots is None or ample) and _ragged(rows):  # of an ample capacity most slots are empty
+    if (slots is None or ample) and _ragged(rows):  # with a large capacity, most slots are empty
         return _grouped(rows, weights, routing)
     token, gate = slots_of(routing)
     taken = gathered(rows, gate, token, weights).view(e, -1, rows.shape[1])
@@ -98,10 +98,10 @@ def _masked(a: Tensor, used: Optional[Tensor]) -> Tensor:
 def grouped_product(rows: Tensor, weights: Weights, ends: Tensor, used: Optional[Tensor] = None) -> Tensor:
     """Applies experts to rows [m,d] sorted by expert; ends [e] are the ends of the experts' rows. used [m]: rows
     after the last end, which grouped products do not write, become 0."""
-    d, step = rows.shape[1], 16 // rows.dtype.itemsize  # such products want rows of whole 16 bytes
+    d, step = rows.shape[1], 16 // rows.dtype.itemsize  # grouped products require rows of a multiple of 16 bytes
     rows, weights = _whole(rows, step), weights.map(lambda w: _whole(w, step).to(rows.dtype))
 
-    def product(a, w):  # autocast knows none of this kind
+    def product(a, w):  # autocast does not support grouped products
         return F.grouped_mm(a, w, offs=ends)
 
     inner = _masked(weights.hidden(lambda w: product(rows, w)), used)

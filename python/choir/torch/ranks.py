@@ -1,5 +1,6 @@
-"""One pool over the processes of a torch.distributed group: every process has as many tokens, and each chooses for its
-share of the experts. What travels are columns of scores, and back who was chosen; no gradient does."""
+"""One pool over the processes of a torch.distributed group. Every process has the same number of tokens, and
+computes the selection of some of the experts. Processes exchange columns of scores, and then the assignment; no
+gradients."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def check_same(count: int, what: str, device: torch.device, group) -> None:
         torch._assert_async(most[0] == -most[1])
 
 
-_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # by model: the world, the group found in it, and calls
+# By model: the world group, the group found in it, and the number of calls.
+_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def replicas(model: nn.Module, layers: dict[str, nn.Module]):
@@ -66,7 +68,7 @@ def _weights_of(layer: nn.Module) -> Optional[tuple]:
         if any(placement.is_shard() for placement in weight.placements):
             return ("shared", *sorted(weight.device_mesh.mesh.flatten().tolist()))
         weight = weight.to_local()
-    plain = type(weight) in (Tensor, nn.Parameter)  # a quantized one has no bits of its own
+    plain = type(weight) in (Tensor, nn.Parameter)  # the bits of a quantized weight cannot be read
     if not plain or weight.shape != (len(layer.thresholds), layer.d_model):
         return None
     bits = weight.detach().contiguous().view(torch.uint8).reshape(-1).long()
@@ -103,13 +105,13 @@ def _exchanged(parts: Tensor, group) -> Tensor:
 
 
 def top_of_all(scores: Tensor, valid, factor: float, group) -> tuple[Tensor, Tensor]:
-    """Expert choice in a pool of all processes' tokens, ordered by process: this process's slots [e, min(k, own
-    tokens)], and the cut-offs [e] of the whole pool."""
+    """Expert choice in one pool of the tokens of all processes, ordered by process. Returns the slots of this
+    process's tokens, [e, min(k, local tokens)], and the cut-offs [e] of the whole pool."""
     (n, e), size = scores.shape, dist.get_world_size(group)
     check_same(n, "tokens", scores.device, group)
-    share = -(-e // size)  # experts of a process; the last ones may be nobody's
-    key = select.comparable(scores, valid)  # -inf: takes no part
-    key = torch.cat([key, key[:, :1].expand(n, share * size - e)], 1)  # nobody's experts: -inf means the same there
+    share = -(-e // size)  # experts per process, rounded up: the last ones may not exist
+    key = select.comparable(scores, valid)  # -inf: padding
+    key = torch.cat([key, key[:, :1].expand(n, share * size - e)], 1)  # missing experts, same padding
     columns = _exchanged(key.view(n, size, share).transpose(0, 1), group).reshape(size * n, share)
     held = columns[:, 0] > -math.inf
     index = torch.arange(size * n, device=key.device)[None]

@@ -15,8 +15,8 @@ from . import compat
 
 
 class _Injected(torch.autograd.Function):
-    """The identity on the output; its backward gives the loss the gradient `factor`, as if factor * loss had been
-    added."""
+    """The identity on the output. Its backward pass sets the loss's gradient to `factor`, as if factor * loss had
+    been added to the training loss."""
 
     @staticmethod
     def forward(ctx, out, loss, factor):
@@ -29,9 +29,10 @@ class _Injected(torch.autograd.Function):
 
 
 def injected(out, loss, factor):
-    """The output, whose backward pass adds the gradient of factor * loss. factor: a number, a tensor, or a GradScaler, which
-    is asked for its scale."""
-    if isinstance(factor, (int, float)):  # asked first: code that is compiled for any number knows no other attribute of it
+    """The output, whose backward pass adds the gradient of factor * loss. factor: a number, a tensor, or a
+    GradScaler, whose scale is used."""
+    # Tested first: code that is compiled for any number cannot read other attributes.
+    if isinstance(factor, (int, float)):
         _listen(compat.compiling())
     elif hasattr(factor, "scale"):
         factor = factor.scale(torch.ones_like(loss.detach()))
@@ -47,7 +48,7 @@ def _kinds() -> set[type]:
     return found
 
 
-_looked: list = []  # the layer that looked last in this step, and what scales_and_last found
+_looked: list = []  # the layer that searched last in this step, and the results
 
 
 def scales_and_last(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], bool]:
@@ -99,7 +100,7 @@ def _listen(compiled: bool) -> bool:
 
 def _hear(*_) -> None:
     if (_Ear.numbers or _Ear.compiled) and scale_of_step() is not None:
-        _Ear.compiled = False  # said once
+        _Ear.compiled = False  # warn once
         warnings.warn(
             "inject_aux_loss is a number, and a GradScaler multiplies the losses: aux_loss then has too small a gradient. "
             "Set layer.inject_aux_loss = scaler, once; with gradient accumulation a tensor, scaler.scale(torch.ones(())) / "

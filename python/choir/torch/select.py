@@ -1,7 +1,8 @@
-"""Selections in PyTorch operations, on the scores' device. Sizes alone decide the shapes; nothing waits for a value.
+"""Selections in PyTorch operations, on the scores' device. Shapes depend on sizes only, so the host never waits for
+the device.
 
-Ties are choir's everywhere: the lower token, then the lower expert. `torch.topk` breaks them as it likes, and otherwise
-on CUDA than on a CPU; a stable sort does not. NaN counts as worst.
+Ties are broken as in libchoir: the lower token first, then the lower expert. `torch.topk` breaks ties arbitrarily,
+and differently on CUDA and on a CPU, so a stable sort is used. NaN counts as the lowest score.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from . import compat
 
-Count = Union[int, Tensor]  # tokens: of a size, or on the device where padding makes it a value
+Count = Union[int, Tensor]  # number of tokens: known on the host, or on the device if there is padding
 
 
 def per_expert(factor: float, n: Count, e: int) -> Count:
@@ -51,7 +52,7 @@ def best_experts(worth: Tensor, count: int, softmax: bool = False) -> Tensor:
 
 
 def one_hot(choice: Tensor, e: int) -> Tensor:
-    """[...,e] bool. F.one_hot looks at the values first."""
+    """One-hot encoding, [...,e] bool, without waiting for the device, as F.one_hot does to check the values."""
     return choice[..., None] == torch.arange(e, device=choice.device)
 
 
@@ -85,7 +86,7 @@ def best(key: Tensor, count: int, shares: bool = False) -> Tensor:
     if key.dtype != torch.float32 or key.is_meta or compat.transformed(key):
         return key.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     if not shares:
-        key = (key + 0.0).contiguous()  # + 0: -0 is 0
+        key = (key + 0.0).contiguous()  # + 0 turns -0 into 0
     bits = key.view(torch.int32)
     ascending = bits if shares else torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     down = torch.arange(key.shape[-1] - 1, -1, -1, device=key.device)
@@ -108,7 +109,7 @@ def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tu
 
 def equal_pools(n: int, sequence_length: int, pool: str, group_size: int) -> int:
     """The number of pools, as `pools` divides the tokens, if all have the same size; otherwise 0."""
-    if pool == "group" and compat.exporting():  # such lengths alone would do
+    if pool == "group" and compat.exporting():  # else only multiples of the size could be exported
         return 0
     T = sequence_length if 0 < sequence_length < n else n
     step = {"batch": n, "group": min(group_size, n)}.get(pool, T)
@@ -150,14 +151,15 @@ def first(taken: Tensor, room: int) -> Tensor:
 
 
 def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count]) -> tuple[Tensor, Tensor, Optional[Tensor]]:
-    """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
-    count; None: all. room: how many each expert takes; None: all. Returns taken [n,e], demand [e], dropped [] or None."""
+    """Places choices [n,K] until experts are full: first all first choices, in token order, then the second ones,
+    and so on. asks [n,K] bool: the choices that count; None: all. room: capacity of each expert; None: no limit.
+    Returns the assignment [n,e] bool, demand [e], and the number of dropped choices [], or None without a limit."""
     if room is None:
         taken = torch.zeros(choice.shape[0], e, dtype=torch.bool, device=choice.device)
         taken = taken.scatter(1, choice, True) if asks is None else (one_hot(choice, e) & asks[..., None]).any(1)
         return taken, taken.sum(0), None
     n, K = choice.shape
-    # [e,K*n], for sums along the last dimension are several times as fast on a GPU as along the first
+    # [e,K*n]: on a GPU, sums along the last dimension are several times as fast as along the first
     asked = one_hot(choice.t().reshape(-1), e).t().contiguous()
     asked = asked if asks is None else asked & asks.t().reshape(-1)
     demand, taken = asked.sum(1), asked & (asked.cumsum(1, dtype=torch.int32) <= room)
@@ -165,8 +167,8 @@ def place(choice: Tensor, asks: Optional[Tensor], e: int, room: Optional[Count])
 
 
 def global_top(scores: Tensor, valid: Optional[Tensor], room: Count, total: Count):
-    """The `total` best of all pairs, best first, but for those whose expert holds `room` already. Returns taken [n,e],
-    demand [e], dropped [], cutoffs [e]."""
+    """Assigns the `total` highest-scoring pairs, in descending order, except those whose expert already has `room`
+    tokens. Returns the assignment [n,e] bool, demand [e], dropped [] and cut-offs [e]."""
     n, e = scores.shape
     key = comparable(scores, valid)
     column = key.t().sort(dim=1, descending=True, stable=True).indices

@@ -1,8 +1,9 @@
-"""What needs many rounds, as operators of their own: to torch.compile and torch.export each is one node.
+"""Iterative algorithms as custom operators: each is one node for torch.compile and torch.export.
 
-`choir::balance` is PyTorch operations on the tensor's device, and waits for nothing. `choir::on_host` chooses on the CPU
-(host.py): it copies the scores there, so on a GPU it waits for them.
-Choices are piecewise constant and have no gradient; the layer computes gates, which have a gradient, outside.
+`choir::balance` consists of PyTorch operations on the tensor's device, and the host does not wait for it.
+`choir::on_host` routes on the CPU (host.py). It copies the scores to the host, so on a GPU the host waits for them.
+Assignments are piecewise constant and have no gradient. The layer computes gates, which have one, outside the
+operators.
 """
 
 import math
@@ -17,14 +18,23 @@ from .select import comparable, count, per_expert
 
 
 def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: int) -> Tensor:
-    """Prices [e] at which every token's `per_token` best of scores - prices load the experts evenly: 16 rounds, from
-    `prices` on (docs/routers.md, quantile_balanced)."""
+    """The prices of quantile_balanced (docs/routers.md): with them, the `per_token` highest values of scores -
+    prices of every token load the experts evenly. 16 iterations, starting from `prices`.
+
+    Args:
+        scores: [n,e]
+        valid: [n] bool, False for padding, or None.
+        prices: [e] the initial prices.
+        per_token: number of experts per token.
+
+    Returns the prices, [e]."""
     n, e = scores.shape
     some = count(valid, n)
-    some = some if isinstance(some, Tensor) else scores.new_full((), n, dtype=torch.long)  # no copy from the host
+    # new_full avoids a copy from the host.
+    some = some if isinstance(some, Tensor) else scores.new_full((), n, dtype=torch.long)
     k = per_expert(per_token, some, e)
     at = torch.stack([k - 1, torch.minimum(k, some - 1)]).clamp(min=0).expand(e, 2)
-    most = min(n, per_expert(per_token, n, e) + 1)  # of a column no more are asked for
+    most = min(n, per_expert(per_token, n, e) + 1)  # entries of a column that are needed
     beta, columns = prices.to(scores.dtype), scores.t().contiguous()
     for _ in range(16 if per_token < e else 1):
         if per_token < e:
@@ -49,9 +59,21 @@ def on_host(
     router: str,
     state: Optional[Tensor] = None,
 ) -> List[Tensor]:
-    """The routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], ids [n], the seed [] of draws,
-    the router's options as JSON, and the state [e] of a plug-in that has one, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all
-    pools, and of routers with a loss of their own this [] and its gradient [pools,n,e], else [0]."""
+    """Routes each pool separately on the CPU, in float32.
+
+    Args:
+        scores: [pools,n,e]
+        held: [pools,n] bool, False for padding and empty places.
+        tokens: [n] token ids, or None.
+        seed: [] int64 seed of random numbers, or None.
+        training: whether to route as in training.
+        layer: number of the layer, for random numbers.
+        router: the router and its options as JSON (`Options.given`).
+        state: [e] state of a plug-in with `observe`, or thresholds of a plug-in with a ranking; else None.
+
+    Returns the assignment [pools,n,e] bool; cut-offs [pools,e]; demand [e] and dropped [], summed over the pools;
+    and the loss [] and its gradient [pools,n,e] of routers with a loss of their own, else 0 and an empty tensor
+    [0]."""
     given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
     lowest = np.finfo(np.float32).min
     given = np.nan_to_num(given, nan=lowest, neginf=lowest)
@@ -85,8 +107,9 @@ def _on_host_fake(scores, held, tokens, seed, training, layer, router, state=Non
 
 
 def _operator(function, fake):
-    """The function as an operator with a fake, a gradient of none, and a loop for vmap; before PyTorch 2.4, which has
-    none, the function: it runs, and does not compile."""
+    """The function as a custom operator with a fake implementation, no gradients, and a loop for vmap. Before
+    PyTorch 2.4, which has no custom operators, it returns the function itself, which runs but cannot be
+    compiled."""
     if not hasattr(torch.library, "custom_op"):
         return function
     made = torch.library.custom_op(f"choir::{function.__name__}", function, mutates_args=())
