@@ -1,4 +1,4 @@
-"""The definition of a plug-in in Python: its rules and properties, as src/moe/plugin_define.c has them."""
+"""The definition of a Python plug-in: its rules and properties, the same as in src/moe/plugin_define.c."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._errors import ArgumentError
 from ._fields import Field, fits, wanted
 from ._router import NAMES, OPTIONS, PREFIX, TAKERS, Router, taken, with_defaults
 
-DEPENDS_ON = ("none", "in_training", "past", "all")  # by choir_depends_on
+DEPENDS_ON = ("none", "in_training", "past", "all")  # in the order of enum choir_depends_on
 
 
 def _is_word(name: str, more: str = "") -> bool:
@@ -19,7 +19,7 @@ def _is_word(name: str, more: str = "") -> bool:
 
 
 def option_of(router: str, option: Mapping[str, Any]) -> Field:
-    """An option of a plug-in's own: from 0 to 0 is any number."""
+    """An option of a plug-in. Bounds (0, 0) mean any number."""
     name, bounded = option["name"], bool(option["low"] or option["high"])
     if not _is_word(name):
         raise ArgumentError(
@@ -96,9 +96,9 @@ def _check_options(name: str, own: Sequence[Field]) -> None:
 def router_of(
     d: Mapping[str, Any], own: Sequence[Mapping[str, Any]], observe: Any, loss: Any, ranking: Any
 ) -> Router:
-    """The properties of a plug-in by its definition: name, summary, version, depends_on, capacity_factor, draws,
-    normalize_gates, aux_loss_weight; experts_per_token and experts_per_token_option, unless experts choose. ArgumentError: it
-    is none."""
+    """The properties of a plug-in. Raises ArgumentError for a definition that is refused. d: the definition: name,
+    summary, version, depends_on, capacity_factor, draws, normalize_gates, aux_loss_weight; if tokens choose, also
+    experts_per_token and experts_per_token_option. own: its options."""
     name, depends_on, tokens_choose = d["name"], d["depends_on"], "experts_per_token" in d
     choices, is_option = (int(d["experts_per_token"]), d["experts_per_token_option"]) if tokens_choose else (0, False)
     _check_common(name, d)

@@ -29,7 +29,7 @@ class PluginRouter:
 
     def __init__(self, router: Router, callback: Any, depends_on: str):
         self.router, self.callback, self.depends_on = router, callback, depends_on
-        self._sound: set = set()  # cases that were measured, and found as declared
+        self._sound: set = set()  # cases whose measured dependencies agree with the declaration
 
     def capacity(self, values: Mapping[str, Any], valid: int, e: int, training: bool) -> int:
         """The maximum number of tokens per expert. A router that depends on no other token cannot know an expert's
@@ -158,11 +158,11 @@ class PluginRouter:
         self._sound.add(case)
 
 
-# ---- measured: whether a router depends on more tokens than it declares
+# ---- measurement: does a router depend on more tokens than it declares?
 
-FEW = 64  # tokens, each of which changes alone
-MANY = 1024  # where more than FEW are routed: some of them change
-CHANGES = 16  # of MANY, at most
+FEW = 64  # small case: number of tokens; each of them is changed once
+MANY = 1024  # large case, if a layer routes more than FEW tokens: number of tokens
+CHANGES = 16  # max number of tokens that are changed in the large case
 
 
 class _Measurement:

@@ -19,8 +19,8 @@ import numpy as np
 from . import plugin
 from ._native import Error, ffi, lib, string
 
-CHOICE, STATE, LOSS, RANKING = range(4)  # what is asked for
-shown: set[bytes] = set()  # messages whose traceback is printed already
+CHOICE, STATE, LOSS, RANKING = range(4)  # kinds of requests
+shown: set[bytes] = set()  # messages whose traceback has been printed
 QUESTION = struct.Struct("=9i4x2Q8d")
 FIELDS = ("router", "n", "e", "sequence_length", "capacity", "training", "layer", "asks", "choices", "seed", "first")
 
@@ -34,7 +34,7 @@ def described(made) -> dict:
         "name": string(common.name),
         "summary": string(common.summary),
         "file": ffi.string(common.file).decode(errors="backslashreplace") if common.file else None,  # JSON has no bytes
-        "version": plugin.version_of(string(common.name)),  # of what was loaded here
+        "version": plugin.version_of(string(common.name)),  # version that this process loaded
         "has_observe": not experts and bool(made.observe),
         "has_loss": bool(common.loss),
         "ranks": bool(common.rank),
@@ -68,10 +68,10 @@ def answer(callback: plugin.Callback, call: types.SimpleNamespace, read) -> byte
     try:
         made = (callback.choice, callback.update_state, callback.loss_and_gradient, callback.ranked)[call.asks](call, *given)
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
-    except BaseException as error:  # sys.exit, too: the run ends with a message, and not with this process
+    except BaseException as error:  # including sys.exit: the run must end with a message
         told = callback.message(error)
         trace = of_files(error, callback.files)
-        if trace and told not in shown:  # every layer asks `observe`, before the run ends
+        if trace and told not in shown:  # `observe` is called for every layer before the run ends
             traceback.print_exception(type(error), error, trace)
         shown.add(told)
         return struct.pack("=i", 1) + told.ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
@@ -89,9 +89,9 @@ def serve(stream, routers: list) -> None:
 def end_with_program(connection: int) -> None:
     """Ends this process soon after the program, even within a function that never returns; signals do not reach it."""
     ended = select.poll()
-    ended.register(connection, 0)  # of POLLHUP it tells in any case
+    ended.register(connection, 0)  # POLLHUP is always reported
     ended.poll()
-    time.sleep(2)  # for what the file does at exit
+    time.sleep(2)  # time for the exit handlers of the file
     os._exit(1)
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     number, file = sys.argv[1:]
     threading.Thread(target=end_with_program, args=(int(number),), daemon=True).start()
     for stops in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(stops, signal.SIG_IGN)  # the program saves what it has, and asks until then
+        signal.signal(stops, signal.SIG_IGN)  # the program still sends requests while it saves
     load(file)
     definitions, routers = zip(*plugin.registered.values()) if plugin.registered else ((), ())
     told = json.dumps([described(made) for made in definitions]).encode()

@@ -1,4 +1,4 @@
-"""Routers of your own: functions on NumPy arrays that assign tokens to experts (docs/adding-a-router.md)."""
+"""Custom routers: functions on NumPy arrays that assign tokens to experts (docs/adding-a-router.md)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from ._plugin_router import PluginRouter
 Function = Callable[..., np.ndarray]
 Number = Union[float, Tuple[float, float, float], Tuple[float, float, float, str]]
 
-MESSAGE_BYTES, MOST_OPTIONS = 256, 8  # as choir/plugin.h has them
-_BY_PLACE = ("scores", "valid", "capacity", "training")  # to every function, by place
-# By name, to functions that have such a parameter.
+MESSAGE_BYTES, MOST_OPTIONS = 256, 8  # the constants of choir/plugin.h
+_BY_PLACE = ("scores", "valid", "capacity", "training")  # positional arguments of every function
+# Keyword arguments, for functions that have a parameter of that name.
 _BY_NAME = ("layer", "sequence_length", "seed", "first", "state", "choices")
-_RESERVED = (*_BY_PLACE, *_BY_NAME, "chosen", "demand")  # names of the call's arguments, which no option may have
-_KINDS = {  # of what a definition gives
+_RESERVED = (*_BY_PLACE, *_BY_NAME, "chosen", "demand")  # names that options must not have
+_KINDS = {  # types of a definition's arguments, and their names in messages
     **dict.fromkeys(("name", "summary", "version"), (str, "a text")),
     **dict.fromkeys(("normalize_gates", "choices_default", "experts_per_token_option", "draws"), ((bool, np.bool_, numbers.Integral), "True or False")),
     **dict.fromkeys(("capacity_factor", "aux_loss_weight"), (numbers.Real, "a number")),
     **dict.fromkeys(("choices", "experts_per_token"), (numbers.Integral, "a whole number")),
     "options": (Mapping, 'numbers by name, as {"share": 0.5}'),
 }
-_LOOKS = dict(zip(("nowhere", "in_training", "back", "around"), DEPENDS_ON))  # the words of 0.4 and 0.5
-# By name: the definition in C (None without libchoir), which holds pointers to the rest, and a Callback.
+_LOOKS = dict(zip(("nowhere", "in_training", "back", "around"), DEPENDS_ON))  # values of `looks`, up to 0.5
+# By name: the definition in C, which keeps the objects that it points to (None without libchoir), and a Callback.
 registered: dict[str, Any] = {}
-definitions: list[PluginRouter] = []  # all that were ever made: a layer keeps the one that it was made with
+definitions: list[PluginRouter] = []  # all so far: a layer keeps the one that it was created with
 _earlier: list[Any] = []
-_loading: list[set[str]] = []  # files under way, each by the names of its routers
+_loading: list[set[str]] = []  # for each file being loaded: the names of its routers
 
 
 def _code(function: Optional[Function]) -> Any:
@@ -60,7 +60,7 @@ def _shown(made: Any) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException as second:  # noqa: BLE001 an exception of somebody's own may do anything
+    except BaseException as second:  # noqa: BLE001 __str__ of a custom exception may raise anything
         return f"(a message that cannot be made: {type(second).__name__})"
 
 
@@ -122,7 +122,7 @@ class Callback:
         return np.asarray(pair[0], np.float64), np.asarray(pair[1], np.float32)
 
     def ranked(self, call: Any, scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
-        """The router's own ranking, [n,e] float32; raises what `ranking` raises."""
+        """The plug-in's ranking, [n,e] float32; raises what `ranking` raises."""
         assert self.ranking
         shape = scores.shape  # before the function has the array
         made = self.ranking(scores, valid, **self._named(call))
@@ -176,7 +176,7 @@ def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
             try:
                 function(call, *given)
                 return 0
-            except BaseException as error:  # noqa: BLE001 C gets the message, and ends what it does
+            except BaseException as error:  # noqa: BLE001 C gets the message, and ends the run
                 native.causes.append(error)
                 told = callback.message(error)
                 ffi.memmove(call.message, told + b"\0", len(told) + 1)
@@ -295,34 +295,61 @@ def experts_choose(
     summary: str = "",
     version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
-    """Makes the function below it a router whose experts choose among the tokens of the batch, known by its name to everything
-    in choir that takes a router. A token may have any number of experts.
+    """A decorator that registers a function as a router whose experts select tokens. Wherever choir accepts a
+    router, you can then use its name. A token may have any number of experts. docs/adding-a-router.md is a
+    tutorial.
 
-        @choir.experts_choose("louder", options={"share": 0.5})
+    For the n tokens of a batch and e experts, choir calls the function with these arguments:
+        scores: [n,e] float32: softmax of the router's logits, or sigmoids (option score).
+        valid: [n] bool; False: padding, which must not be assigned to any expert.
+        capacity: the maximum number of tokens of one expert.
+        training: True in training, else False.
+        options: every option, by name.
+        layer, sequence_length, seed, first, choices: only if the function has a parameter of that name. The index
+            of the layer; tokens per sequence; the seed of random numbers; the first token's number in the run, so
+            that random numbers of the token in row t are a function of seed, layer and first + t; the maximum
+            number of experts per token (0: no limit).
+
+    The function returns the assignment, [n,e] bool: True if the expert processes the token. The result must depend
+    on the arguments only, because every process of a run calls the function. Gates, their gradients, thresholds for
+    generation and checkpoints are choir's part.
+
+    Args:
+        name: the router's name, 1 to 31 letters, digits and _. Built-in routers' names are refused.
+        depends_on: the other tokens that a token's experts depend on: "all" tokens of the batch (default), or
+            "past", those before it in the batch. choir tests this on random scores, and refuses a router that
+            depends on more.
+        capacity_factor: the mean number of experts per token, above 0 (default 2.0); `capacity` is computed from
+            it. This sets the default of the router's option.
+        options: up to eight numeric options by name. Each is a default, (default, lowest, highest) or (default,
+            lowest, highest, "description"). The bounds (0, 0) mean any number.
+        ranking: a function, if experts do not rank tokens by their scores. ranking(scores, valid, **options)
+            returns numbers [n,e], higher for tokens that an expert prefers. Thresholds are computed from the
+            ranking and compared with it. The ranking of a token must be a function of its own scores.
+        loss: a function, if the router adds to the training loss. loss(scores, valid, chosen, **options) returns
+            the loss, a number, and its gradient [n,e] with respect to the scores, for a constant assignment
+            `chosen` [n,e]. Training adds the loss times the option aux_loss_weight.
+        aux_loss_weight: default of the option aux_loss_weight, the weight of `loss`.
+        normalize_gates: default of the option normalize_gates, which scales the gates of a token to sum 1.
+        draws: True: the function is random in training. Then the option consistency_weight can be used.
+        summary: one line for lists of routers; "": the first line of the function's docstring.
+        version: 1 to 31 letters, digits and any of ._-; checkpoints store it, and training resumes only with the
+            same version. None: a checksum of the function's file, or of the function in a script or notebook.
+
+    Returns a decorator that returns the function unchanged.
+
+    Raises ArgumentError for a definition or a function's signature that is not as described here.
+
+    Example:
+        @choir.experts_choose("louder", options={"share": (0.5, 0, 1)})
         def louder(scores, valid, capacity, training, share):
-            return chosen
+            heard = np.where(valid[:, None], scores, 0)
+            best = np.argsort(-heard, axis=0, kind="stable")[:capacity]                  # [capacity,e] tokens
+            chosen = np.zeros_like(scores, dtype=bool)
+            np.put_along_axis(chosen, best, True, axis=0)
+            return chosen & (heard > share * heard.max(axis=0))
 
-    The function gets scores [n,e] float32, valid [n] bool (padding is False, and no expert may take it), the number of
-    tokens that one expert may take, whether this is training, and its options by name; `layer`, `sequence_length`,
-    `seed`, `first` (the number of its first token in the run) and `choices` too where it has parameters of these names.
-    It gives the assignment [n,e] bool, a function of its arguments alone, since every process of a run calls it.
-
-    depends_on: the other tokens that a token's experts depend on: "past" (those before it in the batch) or "all". It is
-        measured.
-    capacity_factor: the mean number of experts per token; `capacity` is computed from it.
-    options: numbers by name, each a default or (default, lowest, highest) or (default, lowest, highest, "what it is"); from 0
-        to 0 is any number.
-    ranking: ranking(scores, valid, **options) returns numbers [n,e], higher for tokens that an expert prefers, if experts do
-        not rank tokens by their scores. Thresholds are learned from it and compared with it. A token's ranking must be a
-        function of its own scores.
-    loss: loss(scores, valid, chosen, **options) returns a loss, a number, and its gradient [n,e] with respect to the scores
-        for constant `chosen`. Training adds the loss times the option aux_loss_weight.
-    aux_loss_weight, normalize_gates: defaults of the router's options.
-    draws: training draws, by seed and first.
-    version: what checkpoints keep, and training goes on with no other; without it a checksum of the function's file, or
-        in a script or notebook of the function.
-
-    Raises ArgumentError."""
+        layer = choir.torch.MoE(512, 2048, 16, "louder", share=0.7)"""
     _check_kinds(given := locals())
     if depends_on not in DEPENDS_ON[2:]:
         raise ArgumentError(
@@ -349,24 +376,66 @@ def tokens_choose(
     summary: str = "",
     version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
-    """Makes the function below it a router whose tokens choose at most `experts_per_token` experts each (0: any number). The
-    function is that of choir.experts_choose, and so are the arguments that are not here.
+    """A decorator that registers a function as a router whose tokens select experts. Wherever choir accepts a
+    router, you can then use its name. docs/adding-a-router.md is a tutorial.
 
+    For the n tokens of a batch and e experts, choir calls the function with these arguments:
+        scores: [n,e] float32: softmax of the router's logits, or sigmoids (option score).
+        valid: [n] bool; False: padding, which must not be assigned to any expert.
+        capacity: the maximum number of tokens of one expert.
+        training: True in training, else False.
+        options: every option, by name.
+        state: only if the function has this parameter: the state [e] float64 of `observe`.
+        layer, sequence_length, seed, first, choices: only if the function has a parameter of that name. The index
+            of the layer; tokens per sequence; the seed of random numbers; the first token's number in the run, so
+            that random numbers of the token in row t are a function of seed, layer and first + t; the maximum
+            number of experts per token (0: no limit).
+
+    The function returns the assignment, [n,e] bool: True if the expert processes the token. The result must depend
+    on the arguments only, because every process of a run calls the function. Gates, their gradients, the
+    load-balancing loss and checkpoints are choir's part.
+
+    Args:
+        name: the router's name, 1 to 31 letters, digits and _. Built-in routers' names are refused.
+        experts_per_token: K, the maximum number of experts per token; 0: no limit.
+        depends_on: the other tokens that a token's experts depend on: "none" (default); "in_training": all tokens
+            of the batch in training, none in evaluation; "past": the tokens before it in the batch; "all". choir
+            tests this on random scores, and refuses a router that depends on more. With "past" and "all",
+            generation uses thresholds.
+        capacity_factor: capacity of an expert, as a multiple of an even share of all choices; 0 (default):
+            unlimited. With K = 0, it is the mean number of experts per token, above 0 unless depends_on is "none".
+            This sets the default of the router's option. A router that depends on no other token always has
+            unlimited capacity.
+        experts_per_token_option: True: the router has an option experts_per_token; K, above 0, is its default.
+        options: up to eight numeric options by name. Each is a default, (default, lowest, highest) or (default,
+            lowest, highest, "description"). The bounds (0, 0) mean any number.
+        observe: a function that updates a state after each training step. observe(state, demand, **options) returns
+            the next state, [e] float64. demand [e] int64 is the number of tokens of the step that each expert
+            processed. The state begins at 0, and is saved with the model in single precision. Only for routers with
+            K above 0 that depend on no other token in evaluation.
+        ranking: a function, only for depends_on "past" and "all", as for choir.experts_choose.
+        loss: a function, as for choir.experts_choose, in place of the load-balancing loss. With K = 0 there is no
+            load-balancing loss.
+        aux_loss_weight: default of the option aux_loss_weight, the weight of `loss` or of the load-balancing loss.
+        normalize_gates: default of the option normalize_gates, which scales the gates of a token to sum 1.
+        draws: True: the function is random in training. Then the option consistency_weight can be used.
+        summary: one line for lists of routers; "": the first line of the function's docstring.
+        version: 1 to 31 letters, digits and any of ._-; checkpoints store it, and training resumes only with the
+            same version. None: a checksum of the function's file, or of the function in a script or notebook.
+
+    Returns a decorator that returns the function unchanged.
+
+    Raises ArgumentError for a definition or a function's signature that is not as described here.
+
+    Example:
         @choir.tokens_choose("best_two", 2, aux_loss_weight=0.01)
         def best_two(scores, valid, capacity, training):
-            return chosen
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :2]                     # [n,2] experts
+            chosen = np.zeros_like(scores, dtype=bool)
+            np.put_along_axis(chosen, best, True, axis=1)
+            return chosen & valid[:, None]
 
-    depends_on: the other tokens that a token's experts depend on: "none", "in_training" (all, in evaluation none), "past"
-        (those before it in the batch) or "all". It is measured. With the last two the router is served with thresholds.
-    capacity_factor: an expert's capacity in even shares of all choices; 0: unlimited.
-    experts_per_token_option: the option experts_per_token says how many, and `experts_per_token` is its default.
-    observe: observe(state, demand, **options), called after each step of training, gives a state [e] float64 that
-        starts at 0 and is kept with the model in single precision; demand [e] int64: tokens of the step that each
-        expert took; the function gets it by a parameter `state`. For routers that depend on no token in evaluation.
-    ranking: as of choir.experts_choose, for routers that are served with thresholds.
-    loss: in place of the load-balancing loss.
-
-    Raises ArgumentError."""
+        layer = choir.torch.MoE(512, 2048, 16, "best_two")"""
     _check_kinds(given := locals())
     if depends_on not in DEPENDS_ON:
         raise ArgumentError(f"router '{name}': depends_on is {depends_on!r}: must be one of {', '.join(DEPENDS_ON)}")
@@ -389,9 +458,18 @@ def router(
     summary: str = "",
     version: Optional[str] = None,
 ) -> Callable[[Function], Function]:
-    """The decorator of 0.4 and 0.5: choir.tokens_choose where `choices` is given or `looks` is "nowhere" or "in_training", else
-    choir.experts_choose. looks: depends_on, "nowhere", "in_training", "back" (past) or "around" (all). choices: experts_per_token.
-    choices_default: experts_per_token_option."""
+    """The decorator of 0.4 and 0.5. Use choir.experts_choose or choir.tokens_choose in new code.
+
+    It is choir.tokens_choose if `choices` or `observe` is given or `looks` is "nowhere" or "in_training", else
+    choir.experts_choose.
+
+    Args:
+        looks: `depends_on`: "nowhere" (none), "in_training", "back" (past) or "around" (all).
+        choices: `experts_per_token`.
+        choices_default: `experts_per_token_option`.
+        capacity_factor: as in the new decorators; None: 0 with `choices`, else 2.
+
+    The other arguments are those of the new decorators. Raises ArgumentError as they do."""
     _check_kinds(given := locals())
     if looks not in _LOOKS:
         raise ArgumentError(f"router '{name}': looks is {looks!r}: must be one of {', '.join(_LOOKS)}")
@@ -404,7 +482,7 @@ def router(
 
 
 def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
-    """The decorator of a definition: the arguments of experts_choose or tokens_choose."""
+    """The decorator that registers a function. given: the arguments of experts_choose or tokens_choose."""
     name, version, summary = given["name"], given["version"], given["summary"]
     more = [given.get(one) for one in ("observe", "loss", "ranking")]
     own = [_option(name, option, value) for option, value in (given["options"] or {}).items()]
@@ -421,12 +499,12 @@ def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
             fields.pop(one, None)
         callback = Callback(function, names, *more)
         if function.__module__ != "__main__" and callback.file and os.path.isfile(callback.file):
-            fields.update(file=callback.file)  # without a version the file's checksum is taken
+            fields.update(file=callback.file)  # without a version, the file's checksum is used
         else:
             fields.update(version=version or _text_version(function, *more))
         defined = router_of(fields, own, *more)
         made = _in_c(fields, own, callback) if _library.available() else None
-        _earlier.append(registered.get(name))  # with which a model may still run
+        _earlier.append(registered.get(name))  # a model may still use it
         registered[name] = (made, callback)
         number, text = len(definitions), version or _text_version(function, *more)
         _routers.plugins[name] = dataclasses.replace(defined, number=number, version=text or f"number {number}")
@@ -437,7 +515,7 @@ def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
 
 
 def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], callback: Callback) -> Any:
-    """The definition in libchoir."""
+    """Registers the definition in libchoir. Returns the C struct, which must stay alive."""
     from . import _native as native
 
     ffi, kind = native.ffi, "tokens" if "experts_per_token" in fields else "experts"
@@ -459,7 +537,8 @@ def _in_c(fields: dict[str, Any], own: list[dict[str, Any]], callback: Callback)
 
 
 def definition_of(name: str, number: int, version: str) -> PluginRouter:
-    """The definition that a layer was made with, in this process or in the one that pickled it."""
+    """The definition with which a layer was created, in this process or in the one that pickled it. ArgumentError:
+    no definition of that version is loaded."""
     same = [own for own in definitions if (own.router.name, own.router.version) == (name, version)]
     if not same:
         raise ArgumentError(
@@ -470,7 +549,8 @@ def definition_of(name: str, number: int, version: str) -> PluginRouter:
 
 
 def version_of(router: str) -> Optional[str]:
-    """The version of a plug-in, which checkpoints keep; None for choir's own routers and for plug-ins without one."""
+    """The version of a plug-in, as stored in checkpoints; None for built-in routers and for plug-ins without a
+    version."""
     if not _library.available():
         return None
     from . import _native as native
@@ -479,7 +559,7 @@ def version_of(router: str) -> Optional[str]:
 
 
 def trained_version(weights: Union[str, pathlib.Path]) -> Optional[str]:
-    """The version of a plug-in's router that model.safetensors of a checkpoint keeps."""
+    """The version of a plug-in's router in model.safetensors of a checkpoint."""
     from . import _native as native
 
     ffi, lib = native.ffi, native.lib
@@ -515,7 +595,7 @@ def _execute(path: str, module: types.ModuleType) -> None:
             sys.modules[module.__name__] = before
         raise
     with open(path, "rb") as file:
-        if file.read() != source:  # whose checksum the routers may have
+        if file.read() != source:  # the routers' version may be the checksum of the file
             raise FileError(f"plug-in {path}: changed while it was loaded: load it again")
 
 
@@ -531,7 +611,7 @@ def _run(path: str) -> None:
             )
     except (Error, KeyboardInterrupt):
         raise
-    except BaseException as error:  # sys.exit, too, which would end the caller
+    except BaseException as error:  # including sys.exit, which would end the caller
         if isinstance(error, OSError) and error.filename == path:
             raise file_error(f"plug-in {path}", error) from None
         raise FormatError(f"plug-in {path}: {_where(error, [path])}") from error
@@ -540,11 +620,23 @@ def _run(path: str) -> None:
 
 
 def load_plugin(path: Union[str, pathlib.Path]) -> list[str]:
-    """Registers the routers of a file, as `--plugin FILE` does: Python that has @choir.experts_choose or @choir.tokens_choose, or a shared library
-    (choir/plugin.h). Returns the names of the routers that it added; of a Python file all of its names. Raises FileError,
-    ArgumentError, and FormatError for what else the file raises, sys.exit too: its `__cause__`."""
+    """Registers the routers of a file, like the option --plugin of the program.
+
+    Args:
+        path: a Python file with functions that are decorated with @choir.experts_choose or @choir.tokens_choose, or
+            a shared library (choir/plugin.h), which requires libchoir.
+
+    Returns the names of the file's routers. For a shared library, without those that were already registered.
+
+    Raises FileError for a file that cannot be read, ArgumentError for a definition that is refused, and FormatError
+    for a file without a router and for any other exception of the file, including SystemExit, which is then its
+    `__cause__`.
+
+    Example:
+        choir.load_plugin("louder.py")
+        layer = choir.torch.MoE(512, 2048, 16, "louder")"""
     if not pathlib.Path(path).is_file() and pathlib.Path(path).exists():
-        raise FileError(f"plug-in {path}: is not a file")  # a pipe would keep the one who opens it waiting
+        raise FileError(f"plug-in {path}: is not a file")  # opening a pipe would wait
     before, known = dict(registered), _routers.routers()
     if pathlib.Path(path).suffix == ".py":
         _run(os.fspath(path))
