@@ -1,4 +1,4 @@
-"""Models: load, run, differentiate, evaluate, generate, train."""
+"""choir's models: load them, run them, compute gradients, evaluate, generate and score text."""
 
 from __future__ import annotations
 
@@ -19,35 +19,42 @@ from .tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """The result of a forward pass. loss: mean cross-entropy of the next token, in nats; aux_loss and z_loss: the
-    routers' losses. All three are those of the routing in Model.routing."""
+    """The result of a forward pass, with the routing of Model.routing."""
 
     loss: float
+    """mean cross-entropy of the next token, in nats"""
     aux_loss: float
+    """the load-balancing losses of all layers, weighted"""
     z_loss: float
+    """the z-losses of all layers, weighted"""
     logits: Optional[np.ndarray]
-    """[B,T,V] float32, or None where they were not asked for"""
+    """[B,T,V] float32; None with logits=False"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """A held-out loss, and the routing that it was computed with."""
+    """A held-out loss, and the routing with which it was computed."""
 
     loss: float
+    """mean loss in nats per token"""
     perplexity: float
     bits_per_byte: float
     unigram_loss: float
+    """loss of a unigram model, in nats per token"""
     gzip_bits_per_byte: float
-    """of a text that was evaluated to its end; NaN of others"""
+    """bits per byte of gzip, if a whole text was evaluated; else NaN"""
     tokens: int
+    """number of tokens that were evaluated"""
     bytes: int
+    """number of bytes that were evaluated"""
     routing: str
+    """the routing used: "batch", "threshold", ..."""
     looks_across_tokens: bool
-    """the loss is not that of causal use"""
+    """True: the routing depends on other tokens of the batch, so the loss is not causal"""
     objective: str = "next_token"
-    """what the loss is; "masked_diffusion": an upper bound, "masked_lm": of 15 % of the tokens (docs/diffusion.md)"""
+    """kind of loss; "masked_diffusion": an upper bound; "masked_lm": over 15 % of the tokens (docs/diffusion.md)"""
     standard_error: float = 0.0
-    """of drawing masks"""
+    """standard error of the loss from the sampling of masks; 0 for "next_token\""""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +63,13 @@ class Text:
 
     text: str
     tokens: np.ndarray
-    """[count] int32, the new ones"""
+    """[count] int32, the new tokens, without the prompt"""
     prompt_tokens: int
+    """number of tokens of the prompt"""
     end: str
-    """why it ended: length, eos, stop, interrupted"""
+    """why it ended: "length" (max_tokens), "eos" (end of text), "stop" (one of `stops`), "interrupted" (Ctrl-C)"""
     routing: str = ""
-    """the routing that generated it: the model's or, if that depends on other tokens, "threshold\""""
+    """the routing used: the model's or, if that depends on other tokens, "threshold\""""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,20 +77,20 @@ class Scored:
     """The log-likelihood of a continuation."""
 
     log_likelihood: float
-    """of a model that is trained by masking: what `measure` says"""
+    """sum over the continuation's tokens, in nats; see `measure` for a model that is trained by masking"""
     greedy: Optional[bool]
-    """whether every token of the continuation is the likeliest one; None: the model is trained by masking"""
+    """whether every token of the continuation is the most probable one; None: the model is trained by masking"""
     tokens: np.ndarray
-    """[count] int32"""
+    """[count] int32, the continuation's tokens"""
     log_probability: np.ndarray
-    """[count] float32, of each; of a bound each token's share"""
+    """[count] float32, the log-probability of each token; for a bound, each token's contribution"""
     routing: str = ""
-    """as in Text"""
+    """the routing used, as in Text"""
     measure: str = "log_likelihood"
-    """or "log_likelihood_bound", an estimate of a lower bound (masked_diffusion), or "pseudo_log_likelihood"
-    (masked_lm)"""
+    """kind of score; "log_likelihood_bound": an estimated lower bound (masked_diffusion); "pseudo_log_likelihood":
+    masked_lm"""
     standard_error: float = 0.0
-    """of a bound, by the draws of masks"""
+    """standard error of a bound, from the sampling of masks; else 0"""
 
 
 def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
@@ -108,10 +116,22 @@ def _stream(stream: Callable[[int, str], Any], event: Any) -> None:
 
 
 class Model(Handle):
-    """A model in memory: Model.load("run"), or a new one, Model(config, seed=1).
+    """A language model in memory. Model.load("run") loads one; Model(config, seed=1) has random weights.
 
-    threads: 0 for all. compute: "fp32", "bf16", "q8_0" (inference only:
-    weights of 8 bits), or None for the config's."""
+    Args:
+        config: a choir.Config with model.vocab_size above 0.
+        seed: seed of the random weights.
+        threads: number of threads; 0: all.
+        compute: "fp32", "bf16" or "q8_0" (inference only: 8-bit weights); None: the config's.
+        backend: "cpu", "reference" or, in a build with it, "cuda"; None: "cpu".
+        emulate_bf16: True: emulate bf16 by fp32 if the CPU has no bf16 instructions.
+
+    Raises ArgumentError for a config or an option that is refused, UnsupportedError for a backend or compute type
+    that cannot run here, and OutOfMemoryError.
+
+    Example:
+        model = choir.Model.load("run")
+        print(model.generate("Once upon a time")[0].text)"""
 
     _free = "choir_model_free"
 
@@ -131,7 +151,7 @@ class Model(Handle):
         native.check(lib.choir_model_create(config.address, seed, options, address))
         super().__init__(address[0])
         self.tokenizer: Optional[Tokenizer] = None
-        """the checkpoint's; None where there is none"""
+        """the tokenizer of the checkpoint; None: it has none"""
 
     @classmethod
     def load(
@@ -145,8 +165,17 @@ class Model(Handle):
         emulate_bf16: bool = False,
         unchecked: bool = False,
     ) -> Model:
-        """Loads a checkpoint, or the best one of a run, with its tokenizer, if it has one, unless `tokenizer` is
-        False."""
+        """Loads a model.
+
+        Args:
+            path: a checkpoint directory, or a run directory, whose best checkpoint is loaded.
+            tokenizer: False: do not load the checkpoint's tokenizer.
+            threads, compute, backend, emulate_bf16: as for Model.
+            unchecked: True: for inspection, accept weights that are not finite, and files that do not fit together.
+
+        Raises FileError and FormatError for files that cannot be read, and what Model raises.
+
+        Example: model = choir.Model.load("run", compute="q8_0")"""
         tokenizer = tokenizer and _has_tokenizer(path)
         run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
         options = native.options("choir_model_options", unchecked=unchecked, **run)
@@ -161,12 +190,12 @@ class Model(Handle):
         return _restored, (self.config, self._run, self.state(), self.routing, copy.copy(self.tokenizer))
 
     def __copy__(self) -> Model:
-        """An independent copy with the same weights, routing and options; copy.deepcopy returns the same."""
+        """An independent copy with the same weights, routing and options. copy.deepcopy does the same."""
         made, arguments = self.__reduce__()
         return made(*arguments)
 
     def _words(self, tokenizer: Optional[Tokenizer] = None) -> Any:
-        """The tokenizer to pass to C: `tokenizer`, or the model's own, or None."""
+        """The tokenizer to pass to C: `tokenizer`, else the model's, else NULL."""
         words = self.tokenizer if tokenizer is None else tokenizer
         return native.NULL if words is None else native.wanted(words, Tokenizer).address
 
@@ -178,7 +207,7 @@ class Model(Handle):
         return f"Model({c['layers']} layers, d {c['d_model']}{moe}, {c['vocab_size']} tokens)"
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
-        """Writes a checkpoint directory atomically, with `tokenizer` or the model's own."""
+        """Writes a checkpoint directory atomically, with `tokenizer` or, if None, the model's."""
         with self.use() as address:
             native.check(lib.choir_model_save(address, self._words(tokenizer), native.text(path)))
 
@@ -190,7 +219,7 @@ class Model(Handle):
     # ---- weights ----
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes, as in the checkpoint; docs/formats.md lists them."""
+        """Returns the names and shapes of all weights, as in the checkpoint (docs/formats.md)."""
         return {name: shape for _, name, shape in self._parameters()}
 
     def _parameters(self) -> Iterator[tuple[int, str, tuple[int, ...]]]:
@@ -206,7 +235,8 @@ class Model(Handle):
         raise KeyError(name)
 
     def get(self, name: str, *, gradient: bool = False) -> np.ndarray:
-        """A copy of a weight, or of its gradient (after forward(..., gradients=True))."""
+        """Returns a copy of a weight, float32, or of its gradient, after forward(..., gradients=True). KeyError: no
+        such weight."""
         index, shape = self._find(name)
         values = np.empty(shape, np.float32)
         with self.use() as address:
@@ -214,22 +244,23 @@ class Model(Handle):
         return values
 
     def set(self, name: str, values) -> None:
-        """Replaces the values of a weight; the shape must match."""
+        """Replaces the values of a weight. The shape must match. KeyError: no such weight."""
         index, shape = self._find(name)
         given = native.array(values, np.float32, *shape)
         with self.use() as address:
             native.check(lib.choir_model_set_parameter(address, index, native.pointer(given)))
 
     def state(self) -> dict[str, np.ndarray]:
-        """Copies of all weights by name."""
+        """Returns copies of all weights by name."""
         return {name: self.get(name) for name in self.parameters()}
 
     # ---- routing and passes ----
 
     @property
     def routing(self) -> str:
-        """The routing of all passes: "batch" or another pool, whose tokens compete; or "threshold", which depends on
-        no other token (docs/causality.md). UnsupportedError: no training has set thresholds yet."""
+        """The routing of forward passes and evaluations: "batch" or another pool, whose tokens compete, or
+        "threshold", which depends on no other token (docs/causality.md). You may set it; None: the config's.
+        UnsupportedError: a routing that the model does not have, or thresholds that no training has set yet."""
         return native.string(lib.choir_model_routing(self.address))
 
     @routing.setter
@@ -239,12 +270,27 @@ class Model(Handle):
 
     @property
     def looks_across_tokens(self) -> bool:
+        """Whether a token's experts depend on other tokens of the batch with the current routing."""
         return bool(lib.choir_model_looks_across_tokens(self.address))
 
     def forward(self, tokens, *, logits: bool = True, gradients: bool = False, assignment=None, taken=None) -> Forward:
-        """One pass over tokens [B,T] with the present routing. gradients: of loss + aux_loss + z_loss, read by
-        get(...). assignment: forced assignment, bool or 0 and 1 [MoE layers,B*T,experts], instead of the router's;
-        taken: its name until version 0.5."""
+        """Runs the model on tokens, with the current routing.
+
+        Args:
+            tokens: [B,T] integers, token ids.
+            logits: False: do not return logits, which saves memory.
+            gradients: True: also compute the gradients of loss + aux_loss + z_loss; read them with get(name,
+                gradient=True). Not with routing "threshold".
+            assignment: [MoE layers,B*T,e] bool or 0 and 1, a forced assignment in place of the routers'. None: the
+                routers assign.
+            taken: the name of `assignment` until version 0.5.
+
+        Returns a `Forward`: loss, aux_loss, z_loss, logits.
+
+        Raises ArgumentError for shapes and for tokens outside the vocabulary, UnsupportedError, and NumericError
+        for a loss that is not finite.
+
+        Example: loss = model.forward(ids[None], gradients=True).loss"""
         assignment = renamed("assignment", assignment, "taken", taken)
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
@@ -279,8 +325,17 @@ class Model(Handle):
         sequences: int = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> Evaluation:
-        """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done,
-        total) may raise to stop."""
+        """Computes the loss on the held-out share of built data, or on a text file, with the current routing.
+
+        Args:
+            data: a built data directory.
+            text: a UTF-8 text file, in place of `data`. It is encoded with the model's tokenizer.
+            sequences: maximum number of sequences; 0: all.
+            progress: called as progress(done, total), in sequences. It may raise an exception to stop.
+
+        Returns an `Evaluation`: loss, bits_per_byte, routing, ...
+
+        Example: print(model.evaluate("data").bits_per_byte)"""
         return self._evaluate(lib.choir_eval, progress, data=data, text=text, sequences=sequences)
 
     def calibrate(
@@ -292,9 +347,17 @@ class Model(Handle):
         capacity_factor: float = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> Evaluation:
-        """Sets the thresholds that generation uses to the mean cut-offs of evaluate's batches: for this kind of text
-        or, with capacity_factor, for that mean number of experts per token. Returns the loss with the present
-        routing."""
+        """Sets the model's thresholds to the mean cut-offs of evaluation batches. Use it to adapt generation to
+        another kind of text or, with capacity_factor, to another mean number of experts per token.
+
+        Args:
+            data, text, sequences, progress: as for `evaluate`.
+            capacity_factor: mean number of experts per token; it becomes the model's capacity factor in
+                evaluations. 0: unchanged.
+
+        Returns the `Evaluation` with the current routing.
+
+        Raises UnsupportedError for a routing or a router without cut-offs."""
         return self._evaluate(
             lib.choir_calibrate,
             progress,
@@ -328,9 +391,27 @@ class Model(Handle):
         batch: int = 8,
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
-        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each.
-        A model whose routing depends on other tokens generates with threshold routing; Text.routing has the routing
-        used. stream(number, text) is called with new text as it is generated. Ctrl-C stops between tokens."""
+        """Generates continuations of prompts. If the model's routing depends on other tokens, generation uses
+        threshold routing; Text.routing is the routing used. Ctrl-C stops between tokens.
+
+        Args:
+            prompts: a text, or a sequence of prompts, each a text or an array of token ids. An empty text begins a
+                document.
+            max_tokens: maximum number of new tokens.
+            temperature: logits are divided by it; 0: always the most probable token.
+            top_k: sample from the k most probable tokens only; 0: all.
+            top_p: sample from the most probable tokens that together reach this probability only; 1: all.
+            seed: seed of the samples.
+            stops: a text, or texts, that end a sequence and are not part of the result.
+            batch: sequences per pass. Results do not depend on it.
+            stream: called as stream(number, text), with the number of the prompt, when new text has been generated.
+
+        Returns a `Text` for each prompt, in their order.
+
+        Raises ArgumentError for options and prompts that are refused, and UnsupportedError for a model that cannot
+        generate, because it has no thresholds or because no training has set them.
+
+        Example: print(model.generate("Once upon a time", max_tokens=64)[0].text)"""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         array = ffi.new("choir_prompt[]", max(len(given), 1))
         for i, prompt in enumerate(given):
@@ -347,7 +428,7 @@ class Model(Handle):
         )
         result = ffi.new("choir_generate_result *")
         with self.use() as address, Guard() as guard:
-            guard.on(options, "progress", lambda *_: None)  # where Ctrl-C is heard
+            guard.on(options, "progress", lambda *_: None)  # lets Ctrl-C stop the call
             if stream:
                 guard.on(options, "event", lambda _, event: _stream(stream, event))
             native.check(lib.choir_generate(address, self._words(), array, len(given), options, result))
@@ -373,9 +454,23 @@ class Model(Handle):
         mask_samples: int = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
-        """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
-        routing is the same as in generate, so a score depends on the model and the request alone. A model that is
-        trained by masked_diffusion gives a bound, from `mask_samples` sets of masks for each continuation (0: 32)."""
+        """Computes the log-likelihoods of continuations. The routing is the same as in `generate`, so a score
+        depends only on the model and the request.
+
+        Args:
+            requests: pairs (context, continuation), each a text or an array of token ids. An empty context means
+                the beginning of a document.
+            batch: sequences per pass. Scores do not depend on it.
+            mask_samples: for a model trained by masked_diffusion, whose scores are estimated lower bounds: the
+                number of sets of masks per continuation; 0: 32. Must be 0 for other models.
+            progress: called as progress(done, total), in requests. It may raise an exception to stop.
+
+        Returns a `Scored` for each request, in their order.
+
+        Raises ArgumentError for an empty continuation or tokens outside the vocabulary, and UnsupportedError as
+        `generate`.
+
+        Example: model.score([("The cat sat on the", " mat")])[0].log_likelihood"""
         array = ffi.new("choir_score_request[]", max(len(requests), 1))
         for i, (context, continuation) in enumerate(requests):
             _prompt(array, array[i].context, context)
@@ -402,13 +497,26 @@ class Model(Handle):
                 lib.choir_score_result_clear(result)
 
     def session(self, slots: int = 1, length: int = 1024, chunk: int = 512) -> Session:
-        """Sequences with caches, for your own rule to choose the next token."""
+        """Returns a `Session`: sequences with caches, which return logits, so that you choose the next token.
+
+        Args:
+            slots: number of sequences.
+            length: maximum number of tokens of a sequence.
+            chunk: tokens per pass; longer calls are split."""
         return Session(self, slots, length, chunk)
 
 
 class Session(Handle):
-    """`slots` sequences, each with the keys and values of its tokens so far; a sequence's logits do not depend on how
-    its tokens were cut into calls, nor on the other sequences."""
+    """`slots` sequences of a model, each with a cache of the keys and values of its tokens so far. The logits of a
+    sequence do not depend on how its tokens are divided into calls, or on the other sequences. `Model.session`
+    creates one.
+
+    Raises UnsupportedError for a model that cannot generate, as Model.generate.
+
+    Example:
+        session = model.session()
+        logits = session.advance(model.tokenizer.encode("Once upon a time"))             # [1,V]
+        logits = session.advance([int(logits[0].argmax())])"""
 
     _free = "choir_session_free"
 
@@ -422,9 +530,18 @@ class Session(Handle):
         self._slots, self._vocab = slots, model.config["vocab_size"]
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
-        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, which may be
-        empty. Returns the logits after the last new token of each slot, [slots,V] float32, NaN for a slot without new
-        tokens; with `every` the logits after every new token, [sum of counts,V]."""
+        """Appends tokens to the sequences, and returns logits.
+
+        Args:
+            tokens: [count] token ids, for a session with one slot; or a sequence of `slots` such arrays, which may
+                be empty, but not all.
+            every: True: return the logits after every new token.
+
+        Returns the logits after the last new token of each slot, [slots,V] float32, NaN for a slot without new
+        tokens. With `every`, the logits after every new token, [sum of counts,V], slot by slot.
+
+        Raises ArgumentError, with nothing changed, for a token outside the vocabulary, and for a sequence that
+        would become longer than the session's `length`."""
         given = [tokens] if self._slots == 1 and (not len(tokens) or np.ndim(tokens[0]) == 0) else list(tokens)
         if len(given) != self._slots:
             raise native.ArgumentError(f"tokens for {len(given)} slots; the session has {self._slots}")
@@ -448,12 +565,12 @@ class Session(Handle):
         return last if behind is None else behind
 
     def rewind(self, length: int = 0, slot: int = 0) -> None:
-        """Removes the tokens after the first `length` tokens of a slot."""
+        """Removes the tokens after the first `length` tokens of a slot; 0: begins a new sequence."""
         with self.use() as address:
             native.check(lib.choir_session_rewind(address, slot, length))
 
     def length(self, slot: int = 0) -> int:
-        """The number of tokens in a slot."""
+        """Returns the number of tokens in a slot."""
         return lib.choir_session_length(self.address, slot)
 
     def __repr__(self) -> str:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The proof of an assignment under caps (docs/assignment.md). gap 0 and over_cap 0: no better assignment exists."""
+    """The optimality certificate of an assignment with caps (docs/assignment.md). gap 0 and over_cap 0: no
+    assignment has a larger sum of scores."""
 
     assignments: int
     iterations: int
@@ -38,27 +39,27 @@ class Routing:
     """The assignment of n tokens to e experts. A slot is one token at one expert."""
 
     gates: np.ndarray
-    """[n,e] float32, the combine weight; 0 where a token is not routed"""
+    """[n,e] float32, the weight of an expert's output in a token's output; 0 where the token is not assigned"""
     begin: np.ndarray
     """[e+1] int64; the slots of expert i are begin[i]:begin[i+1]"""
     token: np.ndarray
-    """[slots] int64, ascending within an expert"""
+    """[slots] int64, the token of each slot, ascending within an expert"""
     gate: np.ndarray
-    """[slots] float32"""
+    """[slots] float32, the gate of each slot"""
     demand: np.ndarray
-    """[e] int64, tokens that asked for the expert"""
+    """[e] int64, number of tokens that selected the expert, including dropped ones"""
     cutoffs: Optional[np.ndarray]
-    """[e] float32, the lowest score that each expert took; None: the router does not cut by rank"""
+    """[e] float32, the lowest score among each expert's tokens, or its price; None: the router has neither"""
     capacity: int
-    """tokens that an expert may hold"""
+    """maximum number of tokens of an expert"""
     dropped: int
-    """choices that found their expert full"""
+    """number of choices that were dropped because the expert was full"""
     aux_loss: float
-    """of routers that balance, unweighted"""
+    """the load-balancing loss or a plug-in's loss, unweighted; 0 if the router has none"""
     z_loss: float
-    """of the logits, unweighted; 0 without z_loss_weight"""
+    """the z-loss of the logits, unweighted; 0 without z_loss_weight"""
     certificate: Optional[Certificate]
-    """None: no solver assigned"""
+    """the certificate of the solver; None: the router does not use one"""
 
     def __repr__(self) -> str:
         n, e = self.gates.shape
@@ -90,7 +91,7 @@ class Routing:
 def router_config(router: str = "expert_choice", **options: Any) -> Config:
     """A config of a router: the defaults of its paper, and the given options. ArgumentError names an option that the
     router does not have, or the router's options if the option does not exist."""
-    native.text(router)  # TypeError: no name
+    native.text(router)  # raises TypeError if it is not a string
     config = Config()
     config.set("model.router.name", router)
     for key in options:
@@ -195,16 +196,28 @@ def route(
     layer: int = 0,
     **options: Unpack[RouterOptions],
 ) -> Routing:
-    """Routes scores [n,e] as `choir route` does.
+    """Assigns n tokens to e experts by their scores, as `choir route` does.
 
-    scores: float32 [n,e], not copied where it is contiguous; with `logits`, scores are computed from them first
-    (option score: softmax over experts, or sigmoid); -inf excludes the expert. tokens: [n] ids, needed by `hash` and
-    `random`. valid: [n] bool, False for padding.
-    sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
-    sampling. thresholds: [e], for threshold routing. layer: the layer of a model whose random numbers are used.
-    Options are the router's, by name: `choir help routers` lists them.
+    Args:
+        scores: [n,e] float32: scores, or logits with logits=True. One row per token. A contiguous array is not
+            copied.
+        router: name of a built-in router or of a plug-in.
+        logits: True: compute scores from logits, by softmax over the experts or sigmoid (option score). -inf
+            excludes the expert.
+        tokens: [n] integer token ids, required by `hash` and `random`.
+        valid: [n] bool; False: padding, which is not routed. None: no padding.
+        sequence_length: tokens per sequence, for the pools "sequence" and "position".
+        training: True: use the capacity of training, and sample.
+        seed: seed of the random numbers.
+        thresholds: [e], for threshold routing: a token is assigned to the experts whose threshold its score
+            reaches. None: no thresholds.
+        layer: the layer of a model whose random numbers are used.
+        options: the router's options by name; Config.router_options(router) returns them with their defaults.
 
-    Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
+    Returns a `Routing`: gates [n,e], the tokens and gates of each expert, loads, cut-offs and losses.
+
+    Raises ArgumentError for arguments that do not fit, NumericError for NaN, with row and column, and
+    OutOfMemoryError.
 
     >>> route([[.9, .1], [.8, .2], [.3, .7], [.4, .6], [.5, .5]], capacity_factor=0.8).indices
     (array([0, 1]), array([2, 3]))
@@ -216,6 +229,15 @@ def route(
 def route_backward(
     scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Unpack[RouteArguments]
 ) -> np.ndarray:
-    """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the further arguments of
-    `route`. The selection is constant. dgates: [n,e], or None for 0."""
+    """Returns the gradient [n,e] float32 of sum(dgates * gates) + aux_weight * aux_loss with respect to `scores`.
+    The assignment is treated as constant.
+
+    Args:
+        scores: [n,e] float32, as for `route`.
+        dgates: [n,e] float32, the gradient with respect to the gates; None: 0.
+        router: name of the router.
+        aux_weight: weight of the auxiliary loss.
+        arguments: the other arguments of `route`.
+
+    Example: dscores = choir.route_backward(scores, dgates, "topk", aux_weight=0.01)"""
     return Request(scores, router, **arguments).backward(dgates, aux_weight)

@@ -20,20 +20,32 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The result of a step. loss: mean cross-entropy in nats over `targets` positions, with batch routing."""
+    """The result of a training step."""
 
     step: int
+    """number of this step, from 1"""
     targets: int
+    """number of targets, over which the loss is a mean"""
     loss: float
+    """mean cross-entropy in nats, with batch routing, or threshold routing after router.threshold_after"""
     aux_loss: float
+    """load-balancing loss, weighted and summed over layers"""
     learning_rate: float
+    """learning rate of this step"""
     gradient_norm: float
+    """norm of the gradients before clipping"""
     dropped: float
+    """fraction of choices that were dropped because the expert was full"""
     unrouted: float
+    """fraction of tokens without an expert"""
     imbalance: float
+    """max load divided by mean load, in the layer where this is largest"""
     z_loss: float
+    """z-loss of the routers' logits, weighted and summed over layers"""
     fill: float
-    fullest: tuple[float, ...]  # of 8, 16, 32 devices
+    """mean load of an expert divided by its capacity"""
+    fullest: tuple[float, ...]
+    """max load of a device divided by the mean, if the experts were distributed over 8, 16 and 32 devices"""
 
     @property
     def rate(self) -> float:
@@ -42,8 +54,18 @@ class Step:
 
 
 class Trainer(Handle):
-    """A model being trained by the optimizer and schedule of its config; options by name change the config's "train":
-    Trainer(model, learning_rate=1e-3, optimizer="adamw")."""
+    """Trains a model step by step on your own batches, with the optimizer and schedule of its config.
+
+    Args:
+        model: a choir.Model. It must not have another trainer.
+        options: fields of the config's "train" section that are changed, by name.
+
+    Raises ArgumentError for a config that is refused, BusyError for a model that has a trainer, and
+    OutOfMemoryError.
+
+    Example:
+        trainer = choir.Trainer(model, learning_rate=1e-3, optimizer="adamw")
+        print(trainer.step(tokens).loss)                                            # tokens of trainer.shape"""
 
     _free = "choir_trainer_free"
 
@@ -58,13 +80,21 @@ class Trainer(Handle):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape of a batch: (accumulate x batch_sequences, tokens of a sequence)."""
+        """The shape of a batch: (accumulate * batch_sequences, tokens per sequence)."""
         return lib.choir_trainer_sequences(self.address), lib.choir_trainer_sequence_length(self.address)
 
     def step(self, tokens, targets=None) -> Step:
-        """One step on tokens, ids of `shape`. targets: the token that each position predicts, negative for none;
-        None: the next token. NumericError: the loss or a gradient is not finite; no weight is updated after that.
-        """
+        """Runs one training step: forward and backward, then updates of the weights and of the routers' state.
+
+        Args:
+            tokens: token ids of `shape`.
+            targets: of `shape`, the token that each position must predict, negative for no target. None: the next
+                token of the sequence.
+
+        Returns a `Step`.
+
+        Raises ArgumentError, with no effect, for tokens outside the vocabulary, and NumericError for a loss or a
+        gradient that is not finite; tensors from this one on are not updated."""
         given = native.ids(tokens, *self.shape)
         wanted = None if targets is None else native.ids(targets, *self.shape)
         r = ffi.new("choir_trainer_result *")
@@ -73,13 +103,14 @@ class Trainer(Handle):
         return Step(**native.record(r))
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
-        """Writes a checkpoint with the optimizer's state; `choir eval` and Model.load read it, `resume` continues
-        from it."""
+        """Writes a checkpoint directory with the optimizer's state and `tokenizer` or, if None, the model's.
+        `choir eval` and Model.load read it, and `resume` continues from it."""
         with self.use() as address, self.model.use():
             native.check(lib.choir_trainer_save(address, self.model._words(tokenizer), native.text(path)))
 
     def resume(self, path: Path) -> None:
-        """Restores weights, optimizer and step count from a checkpoint of `save`: the next step is bit-identical."""
+        """Restores weights, optimizer state and step count from a checkpoint of `save`. The next step is
+        bit-identical to the one that would have followed."""
         with self.use() as address, self.model.use():
             native.check(lib.choir_trainer_resume(address, native.text(path)))
 

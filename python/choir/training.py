@@ -1,4 +1,4 @@
-"""Whole runs, like `choir train` and `choir finetune`."""
+"""Complete training runs, like `choir train` and `choir finetune`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Progress = Union[bool, Callable[[dict[str, Any]], Any]]
 
 
 class Line:
-    """The display of progress=True: a line on standard error that is updated each step, in a terminal or a notebook,
-    and one line per evaluation. If standard error is a file: evaluations only."""
+    """The display of progress=True on standard error: in a terminal or a notebook, a line that is updated each
+    step, and one line per evaluation; in a file, only the lines of evaluations."""
 
     def __init__(self) -> None:
         self._follows, self._shown = sys.stderr.isatty() or "ipykernel" in sys.modules, 0.0
@@ -53,13 +53,13 @@ class Line:
 
 
 class Result(dict[str, Any]):
-    """The last evaluation of a run, as a dictionary that prints as one line; `dict(result)` prints all of it."""
+    """The last evaluation of a run: a dictionary that prints as one line. dict(result) prints completely."""
 
     def __repr__(self) -> str:
         if not self:
             return "{}"
         more = f"step {self.get('step')}; keys: {', '.join(self)}"
-        if "own" in self:  # of fine-tuning
+        if "own" in self:  # the result of fine-tuning
             own = self["own"]
             return f"<dev accuracy {own['accuracy']:.2%} ({own['routing']} routing), {more}>"
         causal = self.get("threshold") or self
@@ -67,7 +67,7 @@ class Result(dict[str, Any]):
 
 
 def _dictionary(event) -> dict[str, Any]:
-    """An event with the fields of the step and of the evaluation beside its own."""
+    """An event as a dictionary, together with the fields of its step and evaluation."""
     made = native.record(event)
     evals = [native.record(event.eval[i]) for i in range(event.evals)]
     if made["kind"] == "eval" and evals:
@@ -80,7 +80,7 @@ def _dictionary(event) -> dict[str, Any]:
 
 
 def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> None:
-    """choir_train or choir_finetune: the function's options, and those of every run."""
+    """Calls choir_train or choir_finetune. fields: choir_train_options; run: choir_model_options."""
     model = native.options("choir_model_options", **run)
     options = native.options("choir_train_options", model=model, **fields)
     told = Line() if progress is True else progress or (lambda event: None)
@@ -115,20 +115,35 @@ def train(
     patience: int = 0,
     **fields: Unpack[TrainFields],
 ) -> Result:
-    """Trains a model by a config on built data, in this process, into the run directory `out`.
+    """Trains a model on built data, in this process. Ctrl-C, an exception of `progress`, or the end of `minutes`
+    ends the run after the current step, which is saved; resume=True continues it.
 
-    init_from: a checkpoint or run that the weights are initialized from; its config is used unless `config` is given.
-    resume: continues the run in `out`, bit for bit, with its config and data unless they are given. Further
-    options change the config's "train": steps=100, learning_rate=0.01. progress: True shows a line; a function is
-    called with every step, evaluation and checkpoint as a dictionary (event["kind"] is "step", "eval", ...; the
-    fields are those of choir_event and of the structs that it points to), and may raise to end the run. patience:
-    ends the run after that many evaluations without a lower held-out loss; 0: never.
+    Args:
+        out: the run directory.
+        config: a Config, a JSON file, or the name of one of choir's configs. None: the config of `init_from` or of
+            the resumed run, else the defaults.
+        data: a built data directory. None with resume=True: the run's.
+        init_from: a checkpoint or run from which the weights are initialized.
+        resume: True: continue the run in `out`, bit for bit.
+        progress: True: show a line. A function: it is called with a dictionary for every step, evaluation and
+            checkpoint; event["kind"] is "step", "eval", ..., and the fields are those of choir_event and of the
+            structs that it points to (include/choir/event.h).
+        threads: number of threads; 0: all.
+        compute: "fp32" or "bf16"; None: the config's.
+        backend: as for choir.Model.
+        emulate_bf16: True: emulate bf16 by fp32 if the CPU has no bf16 instructions.
+        minutes: end the run after this time; 0: never. If train.cooldown_steps is a fraction, such as 0.2, the
+            learning rate falls over the last fraction of the minutes.
+        disk_minutes: maximum time that the run continues while the disk is full.
+        patience: end the run after this number of evaluations without a lower held-out loss; 0: never.
+        fields: fields of the config's "train" section, such as steps=100, learning_rate=0.01.
 
-    Ctrl-C, an exception of `progress`, or the end of `minutes` ends the run after the step, which is saved;
-    resume=True continues it. If train.cooldown_steps is a share, as 0.2, the learning rate falls over that share of
-    the minutes. Returns
-    the last evaluation as metrics.jsonl has it, {} if the data have no held-out share; it prints as one line.
-    Errors are those of the files; NumericError: a loss that is not finite."""
+    Returns the last evaluation, as in metrics.jsonl; {} if the data have no held-out share. It prints as one line.
+
+    Raises FileError and FormatError for files, ArgumentError for a config that is refused, and NumericError for a
+    loss that is not finite.
+
+    Example: result = choir.train(config="pico", data="data", out="run", progress=True)"""
     if config is None and (fields or not resume):
         config = os.path.join(out if resume else init_from, "config.json") if resume or init_from else Config()
     if config is not None:
@@ -159,15 +174,28 @@ def finetune(
     disk_minutes: float = 60,
     **fields: Unpack[FinetuneFields],
 ) -> Result:
-    """Trains a checkpoint or run `init_from` on the labelled data of a task, and evaluates it on the dev set;
-    docs/finetuning.md.
+    """Fine-tunes a model on the labeled data of a task, and evaluates it on the task's dev set
+    (docs/finetuning.md).
 
-    task: a name ("RTE"), or a JSON file that describes the task. data: the directory of its files. epochs: 10 unless
-    `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: number
-    of texts in a batch of batch routing in evaluations; 0: no batch routing. Other parameters are those of `train`;
-    `steps`, `learning_rate` and other fields of the config's "train" may be given. resume=True continues with the
-    settings of the run.
-    Returns result.json: the best accuracy, and the step of it; {} before the first evaluation."""
+    Args:
+        out: the run directory.
+        init_from: the checkpoint or run to start from.
+        task: name of a task, such as "RTE", or a JSON file that describes one.
+        data: the directory of the task's files.
+        recipe: "constant": a tenth of the checkpoint's learning rate, constant; "continued": the checkpoint's
+            schedule, from its step on.
+        epochs: epochs over the training set. None: 10, unless `steps` is given.
+        patience: end after this number of evaluations without improvement; 0: never.
+        batch_sequences: number of texts in a batch of batch routing in evaluations; 0: no batch routing.
+        resume: True: continue the run in `out` with its settings.
+        progress, threads, backend, emulate_bf16, minutes, disk_minutes: as for `train`.
+        fields: fields of the config's "train" section, such as steps=100, learning_rate=1e-4.
+
+    Returns the content of result.json, with the best accuracy and its step; {} before the first evaluation.
+
+    Raises ArgumentError for arguments that are missing or do not go together, and what `train` raises.
+
+    Example: choir.finetune(init_from="run", task="RTE", data="glue", out="rte")"""
     if epochs and "steps" in fields:
         raise native.ArgumentError("give one of epochs and steps")
     if resume:
