@@ -4,8 +4,8 @@
     chosen = choir.route(scores, router="capped_expert_choice", cap=3)   # NumPy in, NumPy out
     model = choir.Model.load("run")
 
-`choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does. It works without libchoir, choir's C
-library, which is loaded when something needs it.
+`choir.torch` has routers and layers for PyTorch models; it is the only part that requires PyTorch. It works without
+libchoir, choir's C library, which is loaded on first use.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ __all__ = [
     "train",
 ]
 
-_PURE = {  # by module: what works without libchoir
+_PURE = {  # names that work without libchoir, by module
     "_fields": ("Field",),
     "_locality": ("locality",),
     "_routers": ("routers",),
     "pages": ("Page", "inspect", "report"),
     "plugin": ("experts_choose", "load_plugin", "router", "tokens_choose"),
 }
-_IN_C = {  # and what needs it
+_IN_C = {  # names that require libchoir
     "model": ("Evaluation", "Forward", "Model", "Scored", "Session", "Text"),
     "routing": ("Certificate", "Routing", "route", "route_backward"),
     "tokenizer": ("Tokenizer",),
@@ -115,8 +115,9 @@ def _version() -> str:
 def _restored_config(values: dict[str, Any]) -> Any:
     """Restores a pickled config, with libchoir or without."""
     made = __getattr__("Config")()
-    made.set("model.router.name", values["model.router.name"])  # which defaults of options follow
-    made.update({key: value for key, value in values.items() if made[key] != value})  # others may be what `set` refuses
+    made.set("model.router.name", values["model.router.name"])  # it sets the options' defaults
+    # Only differing values, because the router may refuse to set options that it does not take.
+    made.update({key: value for key, value in values.items() if made[key] != value})
     return made
 
 

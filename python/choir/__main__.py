@@ -23,7 +23,7 @@ def main() -> None:
     own = beside("bin/choir") or on_path()
     if not own:
         sys.exit(f"choir: the program is not installed, neither in this package nor on the PATH; {absent()}")
-    os.environ.setdefault("CHOIR_PYTHON", sys.executable)  # for `choir study`: this environment's own packages
+    os.environ.setdefault("CHOIR_PYTHON", sys.executable)  # so that `choir study` uses this environment
     os.execv(own, ["choir", *sys.argv[1:]])
 
 

@@ -10,7 +10,7 @@ from ._fields import Field, value_of
 from ._native import ffi, lib
 from ._router import OPTIONS, PREFIX, Router
 
-KINDS = ("integer", "number", "steps", "flag", "word", "text")  # by choir_field_kind
+KINDS = ("integer", "number", "steps", "flag", "word", "text")  # in the order of enum choir_field_kind
 
 
 def field_of(call: Any, *arguments: Any) -> Field:

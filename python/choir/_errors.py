@@ -16,19 +16,19 @@ def printable(text):
 
 
 class Error(Exception):
-    """What libchoir refused or could not do; the message is the library's: file, field and value, and what to do."""
+    """The base class of choir's errors. The message names the file, the field and its value, and what to do."""
 
     def __str__(self):
         return printable(super().__str__())
 
 
 class ArgumentError(Error, ValueError):
-    """A value out of range, or of the wrong kind."""
+    """A value is out of range or has the wrong type."""
 
 
 class FileError(Error, OSError):
-    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError,
-    PermissionError or FileExistsError where Python's open would raise that."""
+    """The operating system refused an operation: a missing file, permissions, a full disk. It is also a
+    FileNotFoundError, PermissionError or FileExistsError if Python's open would raise that."""
 
 
 class FormatError(Error, ValueError):
@@ -36,15 +36,15 @@ class FormatError(Error, ValueError):
 
 
 class NumericError(Error, ArithmeticError):
-    """NaN or infinity where a finite number must be."""
+    """A number is NaN or infinite where a finite number is required."""
 
 
 class UnsupportedError(Error):
-    """This machine, build, router or routing cannot do it."""
+    """The operation is not supported by this machine, build, router or routing."""
 
 
 class BusyError(Error):
-    """Another process holds the run directory, or another call the object."""
+    """The run directory is in use by another process, or the object by another call."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -52,11 +52,11 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class InterruptedRun(Error):
-    """Stopped by a callback; what was promised has been saved."""
+    """A callback stopped the run; the state has been saved as documented."""
 
 
 class LibraryError(UnsupportedError, ImportError):
-    """libchoir, or what Python needs to call it, is not installed (absent), or does not fit this package."""
+    """libchoir, or a package that is needed to call it, is not installed (absent), or does not fit this package."""
 
     def __init__(self, *message, absent=False):
         super().__init__(*message)
@@ -65,9 +65,9 @@ class LibraryError(UnsupportedError, ImportError):
 
 for _kind in list(vars().values()):
     if isinstance(_kind, type):
-        _kind.__module__ = __package__  # by which users import it
+        _kind.__module__ = __package__  # users import it from choir
 
-# By the names of libchoir's codes, CHOIR_ERROR_...
+# Exceptions by libchoir's error codes, CHOIR_ERROR_...
 OF_CODE = {
     "ARGUMENT": ArgumentError,
     "IO": FileError,
@@ -80,7 +80,7 @@ OF_CODE = {
     "INTERRUPTED": InterruptedRun,
 }
 
-# FileError where Python has a name of its own for the reason.
+# FileError for reasons that have an exception class of their own in Python, by errno.
 FILE_ERRORS = {
     code: type("FileError", (FileError, type(OSError(code, ""))), {"__module__": "choir", "errno": code})
     for code in (errno.ENOENT, errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -95,7 +95,7 @@ def file_error(path, error):
 
 
 def renamed(name, value, old, given):
-    """The value of an argument that was called `old` until version 0.5, given under one of its names."""
+    """The value of an argument that was called `old` until version 0.5. ArgumentError: both names were passed."""
     if value is not None and given is not None:
         raise ArgumentError(f"{name} and {old} are one argument, whose name until 0.5 was {old}: give {name} only")
     return given if value is None else value

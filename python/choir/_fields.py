@@ -1,4 +1,5 @@
-"""What fields of a config take, by the table that is generated from libchoir's (_table.py): nothing here needs libchoir."""
+"""Types, bounds and defaults of config fields, from the table that is generated from libchoir's (_table.py).
+Nothing here needs libchoir."""
 
 from __future__ import annotations
 
@@ -13,39 +14,40 @@ from . import _table
 from ._errors import ArgumentError, printable
 
 Path = Union[str, os.PathLike]
-KINDS = {"integer": int, "number": float, "steps": float, "flag": bool, "word": str, "text": str}  # steps may be a share
-MOST = 2**53 - 1  # integers beyond are rounded where JSON's numbers are doubles
+# The Python types of fields; steps may be a fraction.
+KINDS = {"integer": int, "number": float, "steps": float, "flag": bool, "word": str, "text": str}
+MOST = 2**53 - 1  # larger integers are rounded by JSON readers that use doubles
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """What a field of a config takes."""
+    """A field of a config: its type, default, bounds and help."""
 
     key: str
-    """dotted: "model.router.cap" """
+    """dotted path, such as "model.router.cap" """
     type: type
     """int, float, bool or str"""
     default: Any
     low: float
-    """the lowest number"""
+    """minimum of a number"""
     high: float
-    """the highest number, or of a text the most bytes"""
+    """maximum of a number, or maximum number of bytes of a text"""
     above: bool
-    """low itself is excluded"""
+    """True: `low` itself is excluded"""
     words: tuple[str, ...]
-    """what a word may be; (): it is none"""
+    """the values of a field with a fixed set of words; (): another field"""
     help: str
 
 
 class Keyed:
-    """What a config does by its fields' dotted paths, with libchoir or without."""
+    """Access to a config's fields by dotted paths, with libchoir or without."""
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""
         raise NotImplementedError
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A field by its dotted path, or `default` where there is none of that name."""
+        """A field by its dotted path, or `default` if there is no such field."""
         return self[key] if key in self else default
 
     def __contains__(self, key: object) -> bool:
@@ -77,7 +79,7 @@ _STEPS = frozenset(key for key, kind, *_ in _table.FIELDS if kind == "steps")
 
 
 def shown(value: Any) -> str:
-    """A value as libchoir writes it: of a number as few digits as give it again."""
+    """A value as libchoir writes it: a number with as few digits as represent it exactly."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, (int, float)):
@@ -96,7 +98,7 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 
 def wanted(field: Field) -> str:
-    """ "an integer from 1 to 4096": what the field takes."""
+    """Describes the values that a field accepts: "an integer from 1 to 4096"."""
     low, high = f"{field.low:.10g}", f"{field.high:.10g}"
     if field.type is bool:
         return "true or false"
@@ -106,7 +108,7 @@ def wanted(field: Field) -> str:
         return f"text of at most {int(field.high)} bytes"
     if field.key in _STEPS:
         return "a share below 1, or an integer to 2^53 - 1"
-    if field.high == sys.float_info.max:  # of a plug-in's own
+    if field.high == sys.float_info.max:  # a plug-in's option without bounds
         return "a finite number"
     if field.type is float:
         return f"a number above {low}, at most {high}" if field.above else f"a number from {low} to {high}"
@@ -126,7 +128,7 @@ def _refuse(field: Field, value: str, suggestion: str = "") -> ArgumentError:
 
 
 def _in_json(value: Any) -> str:
-    """As libchoir shows what it refuses."""
+    """A refused value, as libchoir's messages show it."""
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
         text = f"{value:.15g}"
         return text if set(text) & set(".e") else text + ".0"
@@ -135,7 +137,7 @@ def _in_json(value: Any) -> str:
 
 
 def check(field: Field, value: Any) -> Any:
-    """`value`, as JSON has it, with the field's type; ArgumentError: the field does not take it."""
+    """Converts a JSON value to the field's type. ArgumentError: the field does not accept it."""
     if field.type is str and isinstance(value, str):
         if field.words and value not in field.words:
             raise _refuse(field, f'"{value[:40]}"', nearest(value, field.words))
@@ -155,7 +157,7 @@ def _no_number(text: str) -> Any:
 
 
 def parse(field: Field, text: str) -> Any:
-    """What `--set KEY=TEXT` gives a field."""
+    """The value of a field after `--set KEY=TEXT`."""
     if field.type is str:
         return check(field, text)
     try:

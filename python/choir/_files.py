@@ -17,14 +17,14 @@ from ._errors import ArgumentError, BusyError, FormatError, file_error
 
 try:
     import fcntl
-except ImportError:  # Windows, where no run is locked
+except ImportError:  # Windows: runs are not locked
     fcntl = None  # type: ignore[assignment]
 
 Path = Union[str, os.PathLike]
-LIMIT = 16 << 20  # bytes of a JSON file, as src/file/json.c has it
-TEXT_LIMIT = 1 << 30  # of a text, or the rows of a task
-NAME_LIMIT = 100  # bytes of a name that is a part of longer ones, of which file systems take 255
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these
+LIMIT = 16 << 20  # max bytes of a JSON file, as in src/file/json.c
+TEXT_LIMIT = 1 << 30  # max bytes of a text, or of the rows of a task
+NAME_LIMIT = 100  # max bytes of a name that is part of a file name; file systems allow 255
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 _ALONE = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -151,7 +151,7 @@ def save(path: Path, content: Union[str, bytes]) -> None:
             _refuse(path, os.lstat(path).st_mode, "a regular file")
         _remove_dead(parent, mine)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)  # of a process that had this one's number, before the machine started anew
+            os.unlink(new)  # left by a process with the same number, before a reboot
         with open(opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
@@ -174,7 +174,7 @@ def _is_named(fd: int, path: str) -> bool:
 
 
 def _is_lock(text: bytes) -> bool:
-    """Whether the content is that of a lock: a number and a line end, or what a power failure left of it."""
+    """Whether the content is that of a lock: a number and a line end, or a part of it that a power failure left."""
     return len(text) < 32 and re.fullmatch(rb"[0-9\0]*\n?", text) is not None
 
 

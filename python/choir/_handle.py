@@ -15,7 +15,7 @@ class _Calls:
     """Calls in progress that have callbacks. C must not call back after the interpreter has ended: at exit, calls of
     daemon threads are stopped and waited for."""
 
-    PATIENCE = 60  # seconds; a step that takes longer is left alone
+    PATIENCE = 60  # seconds to wait at exit for a step to end
 
     def __init__(self):
         self.ending = False

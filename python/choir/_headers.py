@@ -37,10 +37,10 @@ def declarations(name, seen):
     if name in seen:
         return ""
     seen.add(name)
-    source = HERE.parents[1] / "include" / "choir"  # an editable install reads it here, as it reads the modules
+    source = HERE.parents[1] / "include" / "choir"  # of the source tree, for an editable install
     place = source.parent if (source / "choir.h").exists() else beside("include")
     if place is None:
-        raise absent()  # the wheel of choir.torch alone has no headers either
+        raise absent()  # as in the wheel of choir.torch, which has no headers
     path = place / "choir" / name
     text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)

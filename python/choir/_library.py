@@ -1,5 +1,4 @@
-"""Whether libchoir is available. Functions that need it call `require`, which says what is missing; the others work
-without it."""
+"""Finds out whether libchoir is available. Functions that need it call `require`; the others work without it."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from typing import Optional
 
 from ._errors import LibraryError
 
-_WHEELS = ("x86_64", "aarch64")  # machines of the wheels that contain libchoir, on Linux
-_GLIBC = (2, 34)  # and the oldest glibc
+_WHEELS = ("x86_64", "aarch64")  # machines with wheels that contain libchoir, on Linux
+_GLIBC = (2, 34)  # oldest glibc for these wheels
 
 
 @functools.lru_cache(None)
@@ -33,7 +32,7 @@ def available() -> bool:
 
 
 def require(what: str) -> None:
-    """Raises LibraryError, which says what needs libchoir, why it is missing, and what to install."""
+    """Raises LibraryError if libchoir is missing. The message names the caller, the reason, and the remedy."""
     if why := missing():
         raise LibraryError(f"{what} needs choir's C library: {why}")
 

@@ -1,4 +1,4 @@
-"""Locality of routing (docs/locality.md), by NumPy."""
+"""Locality of routing (docs/locality.md), with NumPy."""
 
 from __future__ import annotations
 
@@ -56,15 +56,18 @@ def _sums(sequences: list[np.ndarray], experts: int) -> dict[str, Any]:
 
 
 def locality(assigned: Any, valid: Any = None) -> dict[str, Any]:
-    """How local a causal routing is: what a cache of experts would hit while sequences are read token by token. The
-    definitions are those of docs/locality.md, as `choir stats --json` prints them.
+    """Returns how local a causal routing is: for example, the hit rates of a cache of experts while sequences are
+    processed token by token. docs/locality.md has the definitions; `choir stats --json` prints the same numbers.
 
     Args:
-        assigned: [N,T,e] bool, the experts of each token of N sequences, such as `routing.assignment` of a choir.torch layer.
-        valid: [N,T] bool, False for padding, which is at the end of a sequence; None: there is none.
+        assigned: [N,T,e] bool, the experts of each token of N sequences, such as the reshaped `routing.assignment`
+            of a choir.torch layer.
+        valid: [N,T] bool, False for padding, which must be at the end of a sequence; None: no padding.
 
-    Returns {"reuse", "lru", "srp", "working_set", "shuffled"}; None stands where there is nothing to divide, as for
-    segments longer than a sequence.
+    Returns a dictionary: "reuse", "lru", "srp", "working_set", and "shuffled", the same for tokens in random order.
+    A value is None if it is undefined, for example for segments that are longer than all sequences.
+
+    Raises ArgumentError for other types and shapes.
 
     Example: choir.locality(layer.routing.assignment.view(B, T, -1).cpu().numpy())"""
     rows = np.asarray(assigned)

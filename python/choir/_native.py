@@ -37,9 +37,10 @@ def _load():
     path = str(_NAMED or "libchoir.so.1")
     spins = not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"))
     if spins:
-        os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it while it is loaded (docs/embedding.md)
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
     try:
-        # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
+        # DEEPBIND: prefer libchoir's libraries. PyTorch loads its libgomp for the whole process, and that one has
+        # already read its settings.
         found = ffi.dlopen(path, os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
     except OSError as error:
         if not _NAMED and not find_library("choir"):
@@ -69,7 +70,7 @@ NULL = ffi.NULL
 
 _ERRORS = {getattr(lib, f"CHOIR_ERROR_{code}"): kind for code, kind in OF_CODE.items()}
 
-causes: list[BaseException] = []  # what a router of Python raised: the cause of the error that comes of it
+causes: list[BaseException] = []  # exceptions of Python routers, the causes of the errors that C then returns
 
 
 def check(code):
@@ -83,14 +84,14 @@ def check(code):
     cause = causes.pop() if causes else None
     causes.clear()
     if kind is FileError:
-        said = message.rpartition(": ")[2]  # a name before it may hold the same words
+        said = message.rpartition(": ")[2]  # the names before it may contain the same words
         kind = next((k for reason, k in FILE_ERRORS.items() if said.startswith(os.strerror(reason))), kind)
     if isinstance(cause, KeyboardInterrupt):
         raise cause
     raise kind(message) from cause
 
 
-# ---- texts ----
+# ---- strings ----
 
 
 def text(value):
@@ -125,7 +126,7 @@ def string(value):
 
 # ---- structs ----
 
-_kept: Any = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
+_kept: Any = weakref.WeakKeyDictionary()  # objects that a struct points to, kept alive with it
 
 
 def keep(struct, *values):
@@ -163,7 +164,7 @@ class View:
         self._c = struct
 
     def __getattr__(self, name):
-        if name == "_c":  # of an object that copy.copy makes
+        if name == "_c":  # copy.copy creates an object without it
             raise AttributeError(name)
         value = getattr(self._c, name)
         kind = ffi.typeof(value) if isinstance(value, ffi.CData) else None

@@ -20,8 +20,17 @@ SECTIONS = ("model", "model.router", "train", "parallel")
 
 
 class Config(Keyed):
-    """A config, read from a JSON file or made of the defaults; docs/formats.md has all fields. choir.Config is this class where
-    libchoir is not there."""
+    """A config, read from a JSON file or created from the defaults; docs/formats.md lists all fields. choir.Config
+    is this class if libchoir is not installed.
+
+    Keys are dotted paths. You may omit `model.` and `train.` if the rest is unambiguous.
+
+    Args:
+        path: a JSON file, or the name of one of choir's configs, such as "pico". None: the defaults.
+        fields: fields to set, by name; keys with dots as **{"router.name": "topk"}.
+
+    Raises ArgumentError for an unknown key or a value that is refused, and FileError or FormatError for the
+    file."""
 
     def __init__(self, path: Optional[Path] = None, **fields: Any):
         self._values = {key: field.default for key, field in FIELDS.items()}
@@ -34,7 +43,7 @@ class Config(Keyed):
         return _routers.find(self._values[NAME])
 
     def _own(self, values: Mapping[str, Any]) -> dict[str, Field]:
-        """The options of a plug-in's own, with their full keys."""
+        """The plug-in's own options, by their full keys."""
         options = _routers.find(values[NAME]).options
         return {field.key: field for name, field in options.items() if name not in _router.OPTIONS}
 
@@ -88,7 +97,7 @@ class Config(Keyed):
         if not isinstance(read, dict):
             raise FormatError(f"{section or 'the file'} must be an object {{...}}")
         front = section and section + "."
-        first = [key for key in read if front + key == NAME]  # its defaults are overridden by the other keys
+        first = [key for key in read if front + key == NAME]  # the router's name first: it sets defaults
         for key in (*first, *(key for key in read if key not in first)):
             whole = front + key
             field = {**FIELDS, **self._own(self._values)}.get(whole)
@@ -123,7 +132,8 @@ class Config(Keyed):
 
     @staticmethod
     def describe(key: str) -> Field:
-        """What a field takes, by its dotted path. ArgumentError: there is none of that name, with the nearest one."""
+        """Returns type, default, bounds and help of a field, by its dotted path. ArgumentError: no such field; the
+        message names the most similar one."""
         return FIELDS[find(key)]
 
     @staticmethod

@@ -11,7 +11,7 @@ from ._fields import FIELDS, Field, value_of
 PREFIX = "model.router."
 NAMES = tuple(name for name, *_ in _table.ROUTERS)
 OPTIONS = {key[len(PREFIX) :]: field for key, field in FIELDS.items() if key.startswith(PREFIX) and key != PREFIX + "name"}
-TAKERS: Mapping[str, str] = _table.TAKERS  # of each of these options, which routers take it
+TAKERS: Mapping[str, str] = _table.TAKERS  # by option: the routers that take it
 _KINDS = {key: kind for key, kind, *_ in _table.FIELDS}
 
 
@@ -29,20 +29,20 @@ class Router:
     state: str
     """none, cutoffs, prices, biases, centroids, or own"""
     choices: int
-    """experts that every token asks for, by default; 0: experts choose"""
+    """experts per token, by default; 0: experts choose"""
     draws: bool
     plugin: bool
     summary: str
     options: Mapping[str, Field]
-    """those that it takes, by name, with its own defaults"""
+    """the options that the router takes, by name, with the router's defaults"""
     defaults: Mapping[str, Any]
-    """of all options, taken or not"""
+    """defaults of all options, including those that the router does not take"""
     number: int = -1
-    """of a plug-in of Python: which of the definitions of this process"""
+    """index of a Python plug-in among the definitions of this process"""
     version: str = ""
-    """and its version, or a checksum"""
+    """version of a Python plug-in, or a checksum"""
     has_ranking: bool = False
-    """a plug-in ranks tokens by numbers of its own: thresholds are these, not scores"""
+    """the plug-in has its own ranking, with which thresholds are compared in place of scores"""
 
 
 def with_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from ._errors import ArgumentError
 from ._fields import listed, nearest
 from ._router import OWN, Router
 
-plugins: dict[str, Router] = {}  # those that are defined in Python
+plugins: dict[str, Router] = {}  # plug-ins that are defined in Python
 
 
 def routers() -> list[str]:
-    """The names of all routers."""
+    """Returns the names of all routers: built-in ones and registered plug-ins."""
     if _library.available():
         from . import _described
 

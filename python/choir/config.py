@@ -20,14 +20,21 @@ if TYPE_CHECKING:
 
 
 class Config(Keyed):
-    """A config, read from a JSON file or made of the defaults; docs/formats.md has all fields.
+    """A config, read from a JSON file or created from the defaults; docs/formats.md lists all fields.
 
     >>> config = Config(layers=4, d_model=64, d_hidden=128, heads=4, experts=8, vocab_size=320)
     >>> config.set("router.capacity_factor", 2)
     >>> config["train.learning_rate"]
     0.01
 
-    Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""
+    Keys are dotted paths. You may omit `model.` and `train.` if the rest is unambiguous.
+
+    Args:
+        path: a JSON file, or the name of one of choir's configs, such as "pico". None: the defaults.
+        fields: fields to set, by name; keys with dots as **{"router.name": "topk"}.
+
+    Raises ArgumentError for an unknown key or a value that is refused, and FileError or FormatError for the
+    file."""
 
     def __init__(self, path: Optional[Path] = None, **fields: Unpack[ConfigFields]):
         if path is None:
@@ -79,7 +86,8 @@ class Config(Keyed):
 
     @staticmethod
     def describe(key: str) -> Field:
-        """What a field takes, by its dotted path. ArgumentError: there is none of that name, with the nearest one.
+        """Returns type, default, bounds and help of a field, by its dotted path. ArgumentError: no such field; the
+        message names the most similar one.
 
         >>> Config.describe("router.pool").words
         ('batch', 'sequence', 'position', 'group')"""
@@ -87,16 +95,17 @@ class Config(Keyed):
 
     @staticmethod
     def fields() -> list[Field]:
-        """All fields, in the order of the file."""
+        """Returns all fields, in the order of the file."""
         return [field_of(lib.choir_config_field_at, index) for index in range(lib.choir_config_field_count())]
 
     @staticmethod
     def router_options(router: str) -> list[Field]:
-        """The options that a router takes, with its own defaults."""
+        """Returns the options that a router takes, with the router's defaults."""
         return options_of(router)
 
     def as_dict(self) -> dict[str, Any]:
-        """{"model": {..., "router": {...}}, "train": {...}, ...}, as the JSON file has it."""
+        """Returns the config as nested dictionaries, like the JSON file: {"model": {..., "router": {...}}, "train":
+        {...}, ...}."""
         made: dict[str, Any] = {}
         for key in self._keys():
             *sections, name = key.split(".")
@@ -111,7 +120,7 @@ class Config(Keyed):
         field, value = ffi.new("choir_field *"), ffi.new("char []", lib.CHOIR_VALUE_BYTES)
         if lib.choir_config_get(self.address, native.text(key), value, lib.CHOIR_VALUE_BYTES):
             raise KeyError(key)
-        own = lib.choir_config_describe(native.text(key), field) != 0  # of a router of somebody's own: a number
+        own = lib.choir_config_describe(native.text(key), field) != 0  # an option of a plug-in, which is a number
         return float(native.string(value)) if own else value_of(KINDS_OF[field.kind], native.string(value))
 
     def _keys(self) -> list[str]:

@@ -56,14 +56,26 @@ def build(
     replace_invalid: bool = False,
     progress: Optional[Callable[[dict[str, Any]], Any]] = None,
 ) -> dict[str, Any]:
-    """Tokenizes texts into the directory `out` and returns info(out); docs/data.md. On an error nothing is written.
+    """Tokenizes texts into the directory `out` (docs/data.md). On an error nothing is written.
 
-    inputs: files of plain text or JSON lines, also compressed ones, or directories of them; or several sources by
-    name, {"books": ["a.txt.xz"]}, mixed by `weights` (default: by their number of tokens). tokenizer: a .model file.
-    field: the field of JSON lines that holds the text. separator: the line between documents of plain text. holdout:
-    the share of documents held out for evaluation; seed chooses them. replace_invalid: bytes that are not UTF-8
-    become U+FFFD; else they are an error. progress: called with a dictionary of done, total (bytes of input), tokens,
-    documents, ...; it may raise to stop."""
+    Args:
+        inputs: files of plain text or JSON lines, also compressed ones, or directories of them; or several sources
+            by name, such as {"books": ["a.txt.xz"]}.
+        out: the directory to create.
+        tokenizer: a .model file.
+        weights: weights of the sources, by which training mixes them. None: their numbers of tokens.
+        field: the field of JSON lines that contains the text.
+        separator: the line between documents of plain text.
+        holdout: fraction of the documents that are held out for evaluation.
+        seed: selects the held-out documents.
+        threads: number of threads; 0: all.
+        replace_invalid: True: replace bytes that are not UTF-8 by U+FFFD. False: they are an error.
+        progress: called with a dictionary of done, total (bytes of input), tokens, documents, ... It may raise an
+            exception to stop.
+
+    Returns info(out).
+
+    Example: choir.data.build("books", out="data", tokenizer="en.model")"""
     named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
     unknown = [name for name in weights or {} if name not in named]
     if unknown:
@@ -92,8 +104,8 @@ def build(
 
 
 def info(directory: Path) -> dict[str, Any]:
-    """Describes built data: vocab_size, sources, tokens and bytes of training and held-out data, documents. First
-    checks the files."""
+    """Checks the files of built data, and returns a dictionary: vocab_size, sources, tokens and bytes of training
+    and held-out data, documents."""
     data, found = ffi.new("choir_data **"), ffi.new("choir_data_info *")
     native.check(lib.choir_data_load(native.text(directory), data))
     lib.choir_data_get_info(data[0], found)

@@ -1,5 +1,6 @@
-"""Keyword arguments of functions that take fields of a config, for editors and type checkers. docs/formats.md says what
-each means. What stands between "generated" and "end" comes from src/config/*.def (CONTRIBUTING.md)."""
+"""Keyword arguments of functions that accept fields of a config, for editors and type checkers. docs/formats.md
+describes the fields. The lines between "generated" and "end" are generated from src/config/*.def
+(CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ class RouterOptions(_Router, total=False):
 
 
 class MoEOptions(RouterOptions, total=False):
-    """What choir.torch.MoE takes as **options."""
+    """The **options of choir.torch.MoE."""
 
     top_k: int
 
@@ -145,8 +146,8 @@ class _Layer(TypedDict, total=False):
 
 
 class LayerOptions(_Router, _Layer, total=False):
-    """What choir.torch.ExpertChoice and TokenChoice take as **options. Not `cap` and `top_k`, which have parameters in
-    their signatures."""
+    """The **options of choir.torch.ExpertChoice and TokenChoice, without `cap` and `top_k`, which are in their
+    signatures."""
 
     activation: str
     device: Any
@@ -154,11 +155,11 @@ class LayerOptions(_Router, _Layer, total=False):
 
 
 class ConvertOptions(MoEOptions, _Layer, total=False):
-    """What choir.torch.convert takes as **options: those of MoE that the converted block does not say itself."""
+    """The **options of choir.torch.convert: those of MoE that the converted block does not determine."""
 
 
 class RouteArguments(RouterOptions, total=False):
-    """What choir.route takes beside the scores and the router."""
+    """The arguments of choir.route other than the scores and the router."""
 
     logits: bool
     tokens: Any

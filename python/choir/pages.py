@@ -17,8 +17,8 @@ from ._headers import beside
 
 
 def program() -> str:
-    """The program `choir`: that which CHOIR_PROGRAM names, that of this package (a wheel has it), or that on the
-    PATH."""
+    """The path of the program `choir`: the environment variable CHOIR_PROGRAM, else the program in this package (a
+    wheel contains it), else the one on the PATH."""
     found = os.environ.get("CHOIR_PROGRAM") or beside("bin/choir") or shutil.which("choir")
     if not found:
         raise UnsupportedError("the program choir is not here: install it, or name it in CHOIR_PROGRAM")
@@ -56,8 +56,15 @@ class Page:
 
 
 def report(*run: Path, out: Optional[Path] = None) -> Page:
-    """Writes the page of `choir report`: curves and routing of one run, or a comparison of several. out: the page;
-    default for one run: RUN/report.html."""
+    """Writes the page of `choir report`: curves and routing of one run, or a comparison of several runs.
+
+    Args:
+        run: run directories.
+        out: the HTML file to write. None: RUN/report.html, for one run only.
+
+    Returns a `Page`, which a notebook displays.
+
+    Example: choir.report("run")"""
     if not run or (len(run) > 1 and out is None):
         raise ArgumentError("report takes runs, and of several `out`, the page to write")
     if out is not None:
@@ -69,16 +76,23 @@ def report(*run: Path, out: Optional[Path] = None) -> Page:
 def inspect(
     model: Union[Path, Sequence[Path]], text: Union[str, os.PathLike], *, out: Path, routing: Optional[str] = None
 ) -> Page:
-    """Writes the page of `choir inspect`: which experts processed each token of a text. model: a run or checkpoint,
-    or a list of checkpoints of one run, over which the page has a slider. text: the text itself, or a pathlib.Path of
-    its file.
-    routing: "batch", "threshold", ...; None: that of training, or threshold routing if the text has fewer tokens than
-    the model has experts."""
+    """Writes the page of `choir inspect`, which shows the experts of each token of a text.
+
+    Args:
+        model: a run or checkpoint; or a list of checkpoints of one run, among which the page has a slider.
+        text: the text, or a pathlib.Path of its file.
+        out: the HTML file to write.
+        routing: "batch", "threshold", ... None: the routing of training, or threshold routing if the text has fewer
+            tokens than the model has experts.
+
+    Returns a `Page`, which a notebook displays.
+
+    Example: choir.inspect("run", "The cat sat on the mat.", out="inspect.html")"""
     models = [model] if isinstance(model, (str, os.PathLike)) else list(model)
     words = ["inspect", *models] + (["--routing", routing] if routing else [])
     if not isinstance(text, str):
         return _page(out, *words, "--text", text)
     with tempfile.TemporaryDirectory() as at:
-        named = os.path.join(at, "the text")  # as the page's title calls it
+        named = os.path.join(at, "the text")  # the page's title shows this name
         _files.save(named, text)
         return _page(out, *words, "--text", named)

@@ -19,7 +19,7 @@ def lines(run: Path, file: str = "metrics.jsonl") -> list[dict[str, Any]]:
     with open(_files.opened(path), "rb") as source:
         for number, line in enumerate(iter(lambda: source.readline(_files.LIMIT), b""), 1):
             if not line.endswith(b"\n") and len(line) < _files.LIMIT:
-                break  # a line that is still being written
+                break  # an incomplete line, still being written
             try:
                 found.append(dict(json.loads(line)))
             except (ValueError, TypeError, RecursionError) as error:

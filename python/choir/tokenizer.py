@@ -16,7 +16,13 @@ from .data import Files, files
 
 
 class Tokenizer(Handle):
-    """A .model file, a tokenizer.json of byte-level BPE, or that of a checkpoint, run or data: Tokenizer("run")."""
+    """A tokenizer: SentencePiece or byte-level BPE.
+
+    Args:
+        path: a .model file, a tokenizer.json of byte-level BPE, or a checkpoint, run or data directory with a
+            tokenizer.
+
+    Example: choir.Tokenizer("run").encode("Hello")"""
 
     _free = "choir_tokenizer_free"
 
@@ -40,9 +46,19 @@ class Tokenizer(Handle):
         replace_invalid: bool = False,
         progress: Optional[Callable[[str], Any]] = None,
     ) -> Tokenizer:
-        """Trains a tokenizer on files of text, or on all below directories, writes it to `out`, and returns it: as
-        `choir tokenizer train` does, with its options (docs/data.md; type: "bpe", "unigram" or "char"). progress(line)
-        may raise to stop; the search for pieces then ends in a thread of its own."""
+        """Trains a tokenizer on text, as `choir tokenizer train` does (docs/data.md).
+
+        Args:
+            inputs: files of text, or directories of them.
+            out: the file to write.
+            vocab_size: number of tokens; for "char", an upper bound.
+            type: "bpe" (default), "unigram" or "char".
+            field, separator, threads, replace_invalid: as for choir.data.build.
+            sample_bytes: maximum number of bytes of text to train on, sampled evenly from all inputs; 0: 16 MiB.
+            progress: called as progress(line). It may raise an exception to stop. SentencePiece's training cannot
+                be interrupted; it then continues in a background thread, without effect.
+
+        Returns the tokenizer."""
         options = native.options(
             "choir_tokenizer_train_options",
             inputs=files(inputs),
@@ -99,7 +115,7 @@ class Tokenizer(Handle):
             lib.free(address[0])
 
     def piece(self, token: int) -> str:
-        """One token as readable text."""
+        """Returns one token as readable text. IndexError: a token outside the vocabulary."""
         found = lib.choir_tokenizer_piece(self.address, token)
         if found == native.NULL:
             raise IndexError(f"token {token} is outside the vocabulary of {self.vocab_size}")
