@@ -1,4 +1,4 @@
-"""Checks a router of your own against published ones: which convention does it follow, and where does it differ?
+"""Compares a router of your own with published ones: which convention does it follow, and where does it differ?
 
     python -m choir.conformance FILE.py:function
 
@@ -7,7 +7,7 @@
     print(report)
     assert report.convention == "mixtral"
 
-Needs NumPy; PyTorch only for a function that does. docs/conformance.md has the conventions and the faults.
+Requires NumPy, and PyTorch for functions that use it. docs/conformance.md lists the conventions and the faults.
 """
 
 from .report import Report, check

@@ -29,7 +29,7 @@ def load(place: str) -> Callable:
     if not pathlib.Path(file).is_file():
         raise SystemExit(f"choir.conformance: no such file: {file}")
     sys.path.insert(0, str(pathlib.Path(file).resolve().parent))
-    # A name of its own: the file may be called as a module that NumPy or PyTorch import.
+    # A unique module name, because the file's own may be that of a module that NumPy or PyTorch imports.
     spec = importlib.util.spec_from_file_location(f"conformance_of_{pathlib.Path(file).stem}", file)
     if spec is None or spec.loader is None:
         raise SystemExit(f"choir.conformance: {file} is not a Python file (*.py)")
@@ -42,7 +42,7 @@ def load(place: str) -> Callable:
         raise SystemExit(f"choir.conformance: {file} cannot be imported: {described(error, file)}") from None
     try:
         found = functools.reduce(getattr, name.split("."), module)
-    except Exception:  # of any kind, if the file has a __getattr__
+    except Exception:  # a __getattr__ of the file may raise anything
         raise SystemExit(f"choir.conformance: {file} has no function {name}") from None
     if not callable(found) or isinstance(found, type):
         raise SystemExit(f"choir.conformance: {name} in {file} is a {type(found).__name__}, not a function")

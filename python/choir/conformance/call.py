@@ -29,9 +29,9 @@ class Result:
     chosen: np.ndarray  # [n,e] bool
     gates: np.ndarray  # [n,e] float64
     loss: float | None
-    rtol: float  # of the comparison with expected values: gates may have 16 bits
+    rtol: float  # tolerances of the comparison with expected values; larger for gates of 16 bits
     atol: float
-    modified: bool = False  # the function wrote to its arguments
+    modified: bool = False  # whether the function modified its arguments
 
 
 def described(error: BaseException, file: str | None) -> str:
@@ -43,7 +43,7 @@ def described(error: BaseException, file: str | None) -> str:
         text = str(error)
     except Exception:
         text = "an exception without a text"
-    return f"{type(error).__name__}: {text}{'' if isinstance(error, SyntaxError) else at}"  # which names file and line
+    return f"{type(error).__name__}: {text}{'' if isinstance(error, SyntaxError) else at}"  # has file, line
 
 
 def file_of(function: Callable) -> str | None:
@@ -52,7 +52,7 @@ def file_of(function: Callable) -> str | None:
 
 def array(value: Any) -> tuple[np.ndarray, bool]:
     """Converts to a NumPy array; also returns whether its numbers have 16 bits."""
-    if hasattr(value, "detach"):  # a tensor of PyTorch, perhaps on a GPU, perhaps bfloat16, which NumPy lacks
+    if hasattr(value, "detach"):  # a PyTorch tensor, perhaps on a GPU or of type bfloat16, which NumPy lacks
         value = value.detach().cpu()
         half = str(value.dtype).split(".")[-1] in HALF_TYPES
         return np.asarray((value.float() if half else value).numpy()), half
@@ -66,7 +66,7 @@ def matrix(name: str, value: Any, case: Case) -> tuple[np.ndarray, bool]:
         if made.dtype.kind == "c":
             raise TypeError(f"its type is {made.dtype}")
         made = made.astype(np.float64)
-    except Exception as error:  # of any library whose array it is
+    except Exception as error:  # the array's library may raise any exception
         raise Failure("shape", f"{name} is not an array of numbers: {error}") from None
     if made.shape != case.scores.shape:
         expected = list(case.scores.shape)
@@ -116,7 +116,7 @@ def call(function: Callable, convert: Callable, case: Case) -> Result:
             returned = function(scores, case.k, valid)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit, too, and exceptions of test frameworks
+    except BaseException as error:  # including SystemExit and exceptions of test frameworks
         raise Failure("exception", described(error, file_of(function))) from error
     result = checked(returned, case)
     same = np.array_equal(array(scores)[0], case.given) and np.array_equal(array(valid)[0], case.valid)
@@ -136,7 +136,7 @@ def works(function: Callable, convert: Callable, cases: list[Case]) -> bool:
         try:
             call(function, convert, case)
             return True
-        except ImportError:  # there is no PyTorch
+        except ImportError:  # PyTorch is not installed
             return False
         except Failure as failure:
             if failure.kind != "exception":

@@ -12,7 +12,7 @@ import numpy as np
 MATRICES = ("random", "skewed", "few", "padded", "equal")
 FORMAT, VERSIONS = "choir-routing-vectors", ("2",)
 DTYPES = {"U8": np.uint8, "I32": np.int32, "F32": np.float32, "F64": np.float64}
-FIELDS = {  # type and number of dimensions, of [n,e]; 0: one number
+FIELDS = {  # type and number of dimensions; 2: [n,e], 1: [n], 0: a number
     **dict.fromkeys(("scores", "logits", "cotangent", "gates", "dscores", "daux"), (np.float32, 2)),
     **{"valid": (np.uint8, 1), "tokens": (np.int32, 1), "taken": (np.uint8, 2), "aux_loss": (np.float64, 0)},
 }
@@ -131,7 +131,7 @@ def cases(experts_choose: bool, logits: bool) -> tuple[list[Case], str]:
         scores, valid = vectors.tensor(matrix, "scores").astype(np.float64), vectors.tensor(matrix, "valid").astype(bool)
         given = vectors.tensor(matrix, "logits" if logits else "scores")
         for case in (f"{matrix}.{name}" for name in (("c1", "c2") if experts_choose else ("K1", "K2", "K3"))):
-            if experts_choose:  # every expert of a vector takes the same number of tokens
+            if experts_choose:  # all experts of a vector have the same number of tokens
                 k = int(vectors.tensor(case, "taken")[:, 0].sum())
             else:
                 k = vectors.options(case)["experts_per_token"]

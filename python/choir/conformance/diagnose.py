@@ -18,17 +18,18 @@ class Convention:
     name: str
     title: str
     paper: str
-    gates: tuple[str, str]  # values and what is done to them
-    orders: tuple[str | None, ...] = (None,)  # in which experts are filled; None: none is ever full
-    counted: tuple[str, ...] = ("all",)  # by the balance loss, if there is one
-    factors: tuple[float, ...] = (1.0,)  # of the loss to Switch's: experts * sum(share of assignments * mean score)
+    gates: tuple[str, str]  # values, and the operation applied to them
+    orders: tuple[str | None, ...] = (None,)  # orders in which experts are filled; None: no capacity limit
+    counted: tuple[str, ...] = ("all",)  # the assignments that the balance loss counts; (): no loss
+    # Factors of the loss relative to Switch's: experts * sum(share of assignments * mean score).
+    factors: tuple[float, ...] = (1.0,)
     over_k: bool = True  # whether both the loss and k times the loss are in use
     experts_choose: bool = False
-    k: int | None = None  # the paper's
+    k: int | None = None  # k of the paper; None: any
 
 
 SCORE, SHARE = ("score", "none"), ("score", "share_asked")
-EXPERTS = 6  # of the vectors: GShard's paper divides by the number of experts where Switch's multiplies
+EXPERTS = 6  # experts of the vectors; GShard divides the loss by their number, where Switch multiplies
 CONVENTIONS = (
     Convention("olmoe", "OLMoE", "Muennighoff et al. 2024, arXiv 2409.02060", SCORE),
     Convention("mixtral", "Mixtral", "Jiang et al. 2024, arXiv 2401.04088", SHARE),
@@ -40,7 +41,7 @@ CONVENTIONS = (
                counted=()),
     Convention("expert_choice", "expert choice", "Zhou et al. 2022, arXiv 2202.09368", SCORE, experts_choose=True),
 )  # fmt: skip
-# Every fault, in the order of reports, and what it says.
+# Every fault, in the order of reports, and its text.
 FAULTS = {
     "exception": "the function raises an exception",
     "shape": "what the function returns is no routing",
@@ -68,7 +69,7 @@ def gate_fault(seen: Observed, wanted: tuple[str, str]) -> str | None:
     if seen.gates is None:
         return None
     value, post = seen.gates
-    if post == "share_chosen" and not seen.order:  # the same where no expert is full
+    if post == "share_chosen" and not seen.order:  # the same if no expert is full
         post = "share_asked"
     if (value, post) == wanted:
         return "gates_scaled" if seen.gates_factor is not None else None
@@ -99,7 +100,7 @@ def ranking_fault(seen: Observed) -> str | None:
         return "gates_over_tokens"
     if seen.ranked_by == "twice":
         return "softmax_twice"
-    if seen.ranked_by == "input":  # logits of different tokens are compared: no softmax over experts came before
+    if seen.ranked_by == "input":  # it compares logits of different tokens, without a softmax over experts
         over_tokens = seen.gates and gate_fault(seen, SCORE) == "gates_over_tokens"
         return "gates_over_tokens" if over_tokens else "softmax_after_topk"
     return "chosen"
@@ -164,8 +165,8 @@ class Expected:
 
 
 def expected(seen: Observed, one: Convention, case: Case, result: Result) -> Expected:
-    """What the convention makes of a case. Where it leaves something open, the function decides: the capacity of
-    experts, which of two equal scores, and whether the loss is divided by k."""
+    """The result that a convention requires for a case. Details that it leaves open are taken from the function:
+    the capacity of experts, the order of equal scores, and whether the loss is divided by k."""
     if one.experts_choose:
         asked = chosen = rules.expert_choice(case.scores, case)
     else:

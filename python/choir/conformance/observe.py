@@ -27,27 +27,28 @@ POWERS = [
     (1, -1),
     (2, 0),
     (-2, 0),
-]  # of k and n in a loss
+]  # exponents of k and n in a loss
 
 
 @dataclasses.dataclass
 class Observed:
-    """`results` by the name of the case; `compact`: those of padded cases without their padding. A rule is None where
-    there is nothing to see, and "other" where no known rule gives these results."""
+    """The rules that a function follows. `results`: by the name of the case; `compact`: results of padded cases
+    without their padding. A rule is None if nothing can be observed, and "other" if no known rule gives these
+    results."""
 
     experts_choose: bool
     cases: list[Case]
     results: dict[str, Result]
     compact: dict[str, Result]
     failures: dict[str, Failure]
-    fixed_k: int | None = None  # the only k that the function knows
+    fixed_k: int | None = None  # the only k that the function accepts
     ranked_by: str = "score"
     order: str | None = None
     gates: tuple[str, str] | None = None
     gates_factor: float | None = None
-    k1_score: bool = False  # gates of sum 1, but the score itself where k is 1
-    loss: tuple[str, float] | None = None  # what is counted, and the factor to Switch's loss
-    loss_by_k: bool = False  # not divided by k
+    k1_score: bool = False  # gates have sum 1, except that the gate is the score if k is 1
+    loss: tuple[str, float] | None = None  # the assignments that count, and the factor relative to Switch's loss
+    loss_by_k: bool = False  # the loss is not divided by k
     ties: str | None = None
     padding: str | None = None
     repeats: bool = True
@@ -175,7 +176,7 @@ def expected_gates(seen: Observed, case: Case, result: Result, rule: tuple[str, 
 
 
 def gate_rule(seen: Observed, pairs: list) -> tuple[str, str] | None:
-    """The first rule that gives the function's gates for its assignment."""
+    """The first rule that reproduces the function's gates for its assignment."""
     for rule in GATES if pairs else ():
         if all(close(r.gates[r.chosen], expected_gates(seen, c, r, rule)[r.chosen], r) for c, r in pairs):
             return rule
@@ -231,7 +232,8 @@ def find_loss(seen: Observed) -> None:
     if seen.experts_choose or seen.ranked_by == "other":
         return
     k, n = np.array([(case.k, case.valid.sum()) for case, _ in pairs], float).T
-    own = [seen.ranked_by] if seen.ranked_by != "score" else []  # a loss of a wrong softmax is that softmax's fault
+    # A wrong softmax is one fault: it is reported once, although the loss uses it, too.
+    own = [seen.ranked_by] if seen.ranked_by != "score" else []
     for values, counted in itertools.product(["score", *own], ("all", "first", "placed")):
         ratios = np.array([result.loss / switch_loss(seen, case, result, counted, values) for case, result in pairs])
         for k_power, n_power in POWERS:

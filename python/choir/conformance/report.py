@@ -92,7 +92,7 @@ def loss_text(seen: Observed) -> str:
 
 
 def rules_text(seen: Observed) -> dict[str, str]:
-    """What the function does, rule by rule."""
+    """The behavior of the function, rule by rule."""
     told = {"selection": selection_text(seen), "gates": gates_text(seen)}
     if not seen.experts_choose:
         told["capacity"] = ORDER_TEXT[seen.order]
@@ -117,8 +117,9 @@ def notes_of(seen: Observed, experts_choose: bool) -> list[str]:
 
 @dataclasses.dataclass
 class Report:
-    """`convention` is the one that the function follows, or None; `closest` the one that `faults` and `first` refer to.
-    `first` is the first difference from it: vector, k, what, token, expert, expected, got."""
+    """The report. `convention`: the convention that the function follows, or None. `closest`: the convention to
+    which `faults` and `first` refer. `first`: the first difference: vector, k, what, token, expert, expected,
+    got."""
 
     function: str
     convention: str | None

@@ -1,6 +1,6 @@
-"""What published routers do, in NumPy and double precision, and what routers do that differ from them by one rule.
+"""The rules of published routers, and rules that differ from them in one point, in NumPy and double precision.
 
-Scores are [n,e], a softmax over experts. A request is what a token asks for before experts are full."""
+Scores are [n,e], a softmax over experts. A request is a choice of a token, before capacity limits."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def placed(asked: np.ndarray, scores: np.ndarray, capacity: int, order: str) -> 
         "index": lambda t, r: (
             r,
             t,
-        ),  # GShard, Switch: all first choices, then all second ones; tokens as they come
-        "token": lambda t, r: (t, r),  # all choices of a token, then those of the next one
-        "score": lambda t, r: (-scores[t, asked[t, r]], t),  # each expert keeps its best
-        "priority": lambda t, r: (r, -scores[t].max(), t),  # V-MoE: tokens by their best score
+        ),  # GShard, Switch: all first choices in token order, then all second choices
+        "token": lambda t, r: (t, r),  # all choices of a token, then those of the next token
+        "score": lambda t, r: (-scores[t, asked[t, r]], t),  # each expert keeps its highest scores
+        "priority": lambda t, r: (r, -scores[t].max(), t),  # V-MoE: tokens by their highest score
         "rank_score": lambda t, r: (r, -scores[t, asked[t, r]], t),
         "reverse": lambda t, r: (r, -t),
     }

@@ -58,7 +58,7 @@ def _run_all(o: argparse.Namespace, held: contextlib.ExitStack) -> int:
 
 
 def _introduce(study: Study, jobs: Jobs) -> None:
-    """What is equal in all arms, and what is not, before anything runs."""
+    """Prints, before the runs, which quantities are equal in all arms, and which are not."""
     jobs.say(report.regime(study))
     first = study.costs(study.arms[0].name)["train_flops_per_token"]
     wide = max(len(arm.name) for arm in study.arms)
@@ -149,7 +149,8 @@ def _measure(o: argparse.Namespace) -> int:
 
 
 def _reads(wanted: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For argparse: what `read` makes of a word; None, or no number: it must be `wanted`."""
+    """An argparse type that converts a word with `read`. If this returns None or fails, the message says that the
+    word must be `wanted`."""
 
     def value(text: str) -> Any:
         try:
@@ -180,7 +181,7 @@ def _plugins(verb: argparse.ArgumentParser, what: str) -> None:
 
 def _load(files: list[str]) -> list[str]:
     """The routers of these files, which the commands that this one starts load, too."""
-    program.load(files)  # before they are loaded here: a change in between is one since the study began
+    program.load(files)  # first, so that a change of a file while it is loaded is detected
     return [name for file in files for name in plugin.load_plugin(file)]
 
 

@@ -24,11 +24,11 @@ UNITS = {
 @dataclasses.dataclass
 class Finding:
     claim: dict[str, Any]
-    estimate: Optional[Estimate]  # of `times` kinds: of the logarithm
+    estimate: Optional[Estimate]  # for `times` kinds, of the logarithm
     p: float = 1.0
     corrected: float = 1.0
     verdict: str = "not measured"
-    plain_p: float = 1.0  # of the paired differences of this claim alone: no pooled variance, no floor
+    plain_p: float = 1.0  # from the paired differences of this claim only: no pooled variance, no minimum
 
     @property
     def logarithmic(self) -> bool:
@@ -85,14 +85,15 @@ class Claims:
             table = self.study.table(self.study.steps[-1]) if loss else self.tuned[claim["kind"]]
             return statistics.of_values(weights[weights != 0] @ table[weights != 0])
         if claim["kind"] == "optimum":
-            return None  # its rates differ in which seeds they have
+            return None  # its learning rates have different seeds
         bare = copy.copy(self)
         bare.study = copy.copy(self.study)
         bare.study.scale = {**self.study.scale, "chaos": 0.0}
         return getattr(bare, "_" + claim["kind"])(claim)
 
     def _say_missing(self, f: Finding) -> None:
-        """A search for learning rates that lacks a run may have chosen the wrong one: no conclusion is drawn."""
+        """Draws no conclusion if the search for a learning rate lacks a run, because it may have chosen the wrong
+        one."""
         arms = dict.fromkeys(f.claim[key] for key in ("arm", "rival", "than_arm", "than_rival") if key in f.claim)
         arms.update(dict.fromkeys(sum(f.claim.get("wider", []), [])))
         lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
@@ -125,7 +126,7 @@ class Claims:
                 rows.append([end["final"]["causal"]["loss"] if end and part else math.nan for end in ends])
                 weights.append(sign * part)
         made = statistics.contrast(np.array(rows), weights, self._chaos)
-        most = int(np.isfinite(rows).sum(axis=1).max())  # seeds of the rate with most of them
+        most = int(np.isfinite(rows).sum(axis=1).max())  # max number of seeds of a learning rate
         return made and dataclasses.replace(made, count=most)
 
     def _steps(self, claim: dict[str, Any], more: Any = 0.0) -> Optional[Estimate]:
@@ -138,7 +139,8 @@ class Claims:
             if np.isfinite(curves[[arm, rival], seed]).all():
                 found[seed] = statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed])
                 if math.isnan(found[seed]):
-                    return None  # too far apart to compare, and a mean of the other seeds would bring them nearer
+                    # The losses are too far apart to compare, and a mean over the other seeds would be biased.
+                    return None
         if np.isnan(found).all():
             return None
         last = np.nanmean(curves[[arm, rival]], axis=(0, 1))[-2:] if len(study.steps) > 1 else [1, 0]
@@ -202,7 +204,7 @@ class Claims:
             leads = [rival["final"]["causal"]["loss"] - arm["final"]["causal"]["loss"] for arm, rival in ends]
             inverse = np.linalg.pinv(plane)
             slopes.append(inverse[0] @ leads)
-            factor = float(np.linalg.norm(inverse[0]))  # the deviation of the slope, of that of a lead
+            factor = float(np.linalg.norm(inverse[0]))  # standard deviation of the slope, divided by that of a lead
         return statistics.of_values(slopes, self._chaos * factor)
 
     def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
@@ -230,7 +232,7 @@ def correct(findings: list[Finding]) -> None:
 
 
 def label(claim: dict[str, Any]) -> str:
-    """What the claim's number measures, without the claimed value."""
+    """The quantity that a claim is about, without the claimed value."""
     arm, rival, kind = claim["arm"], claim.get("rival", ""), claim["kind"]
     if kind == "text":
         arm, rival = (f"{who}{', ' + claim[how] if how in claim else ''}"

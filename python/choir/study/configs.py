@@ -21,7 +21,7 @@ def _base(config: str) -> Config:
     path = ROOT / "configs" / f"{config}.json"
     if not config.startswith("{"):
         path = path if path.exists() else pathlib.Path(config)
-        _files.read(path, given=True)  # a scale from another user may name a pipe
+        _files.read(path, given=True)  # refuses a pipe, which a scale from another user may name
         return Config(path)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(config)
@@ -58,7 +58,8 @@ def planned(start: Config, changes: list[dict[str, Any]]) -> dict[str, Any]:
     for change in changes:
         wanted.update({path_of(key): value for key, value in change.get("set", {}).items()})
         factors = {path_of(key): factor for key, factor in change.get("times", {}).items()}
-        for path in sorted(factors, key=lambda path: path == "model.d_expert"):  # after d_hidden, which it may stand for
+        # d_expert comes last, because its default is d_hidden.
+        for path in sorted(factors, key=lambda path: path == "model.d_expert"):
             old, factor = now(path), factors[path]
             if path == "model.d_expert" and not old:
                 old = now("model.d_hidden")
@@ -104,16 +105,16 @@ def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: 
     changes = list(_changes(recipe, scale, arm))
     try:
         made = _without_changes(_base(base), changes)
-        # evaluated at the end, on all that is held out
+        # One evaluation, at the end, on the whole held-out share.
         made.update({f"train.{key}": 0 for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start")})
         made.set("train.checkpoint_every", 1000)
         wanted = planned(made, changes)
         masked = wanted.get("train.objective", made["train.objective"]) != "next_token"
-        wanted["model.vocab_size"] = vocab_size + masked  # the mask is the last token
+        wanted["model.vocab_size"] = vocab_size + masked  # the last token is the mask
         made.update(wanted)
         compare(made, wanted)
         if made["model.d_expert"] == made["model.d_hidden"]:
-            made.set("model.d_expert", 0)  # the same model, the same run
+            made.set("model.d_expert", 0)  # the same model must be the same run
         _check_length(made)
         made.check()
     except Exception as error:

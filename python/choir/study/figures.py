@@ -8,7 +8,7 @@ import pathlib
 import re
 from typing import Sequence
 
-_backend = os.environ.pop("MPLBACKEND", None)  # a notebook's, which may not be installed here
+_backend = os.environ.pop("MPLBACKEND", None)  # a notebook's backend, which may not be installed here
 import matplotlib  # noqa: E402
 
 if _backend is not None:
@@ -21,7 +21,7 @@ from .. import _files  # noqa: E402
 from . import statistics  # noqa: E402
 from .study import Study  # noqa: E402
 
-_INK = "#123456"  # stands for the page's own colour of text
+_INK = "#123456"  # placeholder for the page's text color
 _STYLE = "<style>svg{color:#222}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
 _COLOURS = ["#2f7ebc", "#d9622b", "#3a9a58", "#9a5fc0", "#b8860b", "#c2487f", "#128a96", "#7a7a7a", "#8a5a44"]
 _SETTINGS = {
@@ -38,7 +38,7 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
         axes.set_xscale("log")
         first(axes)
         width = max(x) / min(x)
-        if width == 1:  # of one budget: in the middle
+        if width == 1:  # one budget: centered
             width = 100
             axes.set_xlim(min(x) / 1.3, max(x) * 1.3)
         for number, (name, estimates) in enumerate(curves.items()):
@@ -47,7 +47,7 @@ def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, wh
                 continue
             half = np.abs([np.subtract(e.interval(), e.mean) for _, e in known]).T
             bars = half if band and np.isfinite(half).all() else None
-            aside = width ** (0.012 * (number - (len(curves) - 1) / 2))  # or bars would cover each other
+            aside = width ** (0.012 * (number - (len(curves) - 1) / 2))  # an offset: error bars must not overlap
             axes.errorbar(
                 [at * aside for at, _ in known], [e.mean for _, e in known], yerr=bars, label=name,
                 color=_COLOURS[number % len(_COLOURS)], marker="o", markersize=3, capsize=2, linewidth=1.3,

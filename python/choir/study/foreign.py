@@ -1,5 +1,6 @@
-"""Losses on texts that training has not seen: every arm and seed, from its longest cooled run, on every text of the
-recipe, by all routings that `choir eval` shows beside each other. A line a run in the store, beside its result.
+"""Losses on texts that were not used in training: for every arm and seed, the longest cooled run is evaluated on
+every text of the recipe, with all routings that `choir eval` shows. Each run adds a line to the store, next to its
+result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from . import StudyError, configs, program
 from .store import evaluation, name
 from .study import Sequel, Study
 
-HOME = "held-out"  # the name of the data's own held-out share, among texts
-SEQUENCES = 128  # first sequences of each text, with the length of training; a recipe may say another number, 0 all
-# Options by which expert choice chooses. All others, those of scores and gates, stay as they are.
+HOME = "held-out"  # name of the data's held-out share among the texts
+# Sequences of each text, the first ones, with the length of training. A recipe may set another number; 0: all.
+SEQUENCES = 128
+# Options of expert choice that determine the assignment. The others, of scores and gates, keep their values.
 CHOICE = frozenset(name for name in OWN["expert_choice"].options if TAKERS[name] not in ("scores", "gates", "learned"))
 KEPT = ("loss", "tokens", "experts_per_token", "fullest")
 
@@ -70,7 +72,7 @@ def _hash(path: pathlib.Path) -> str:
 class Reading(Sequel):
     """The evaluation of one run on the texts that its stored result lacks."""
 
-    texts: dict[str, pathlib.Path]  # of the recipe, by name, with HOME: the data
+    texts: dict[str, pathlib.Path]  # texts of the recipe by name, and HOME: the data
     lacking: list[str]
 
     @property
@@ -107,10 +109,10 @@ def _experts_choose(run: pathlib.Path) -> bool:
 
 
 def by_topk(run: pathlib.Path, normalize_gates: Optional[bool] = None) -> Model:
-    """A model of expert choice, each of whose tokens takes its c best experts, c the capacity factor: as a model that was
-    trained without thresholds would be served. Layer after layer it is the forced routing of those experts. It has all
-    options of the router but those of CHOICE; ArgumentError names one that `topk` does not take.
-    normalize_gates: whether the gates of a token sum to 1; None: as in training."""
+    """Loads a model of expert choice with top-K routing, K being the capacity factor, as if it had been trained
+    without thresholds. In every layer, this is the same as a forced assignment of each token to its K best experts.
+    The model keeps all options of its router except those of CHOICE; ArgumentError names one that `topk` does not
+    take. normalize_gates: whether the gates of a token sum to 1; None: as in training."""
     model = Model.load(run)
     config = model.config
     options = {f.key: config[f.key] for f in Config.router_options(config["router.name"])}

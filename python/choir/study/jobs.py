@@ -16,8 +16,8 @@ from .program import Runner
 
 
 class Work:
-    """What can be run, of `arms`: `steps` in all, each of `flops`; `at` that its finished parts had, and `now` of the
-    part that runs."""
+    """A piece of work for `arms`: `steps` steps in total, of `flops` each. `at`: steps of its finished parts;
+    `now`: steps of the part in progress."""
 
     arms: list[str]
     steps: int
@@ -88,7 +88,7 @@ class Jobs:
         def one(work: Work) -> Any:
             cpus = slots.get()
             try:
-                os.sched_setaffinity(0, cpus)  # of this thread and the processes that it starts
+                os.sched_setaffinity(0, cpus)  # for this thread and the processes that it starts
                 return work.run(self.threads, lines.append)
             finally:
                 slots.put(cpus)

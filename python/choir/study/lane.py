@@ -1,9 +1,10 @@
 """A lane: one arm with one learning rate and one seed, from a trunk of constant learning rate to its cooled end
 points.
 
-The trunk is one run whose rate does not fall. For every budget it is left where the cooldown of that budget begins: a
-copy of its checkpoint goes on in a directory of its own with the rate falling, bit for bit as if it had been told so
-from the beginning (docs/training.md). So five end points cost little more than the longest of them.
+The trunk is one run with a constant learning rate. For every budget, a copy of its checkpoint at the beginning of
+that budget's cooldown continues in a separate directory with a falling rate. The result is bit for bit the same as
+that of a run with this schedule from the beginning (docs/training.md). So five end points cost little more than the
+longest one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def has_begun(run: pathlib.Path) -> bool:
 
 def _link(source: str, target: str) -> None:
     try:
-        os.link(source, target)  # a file of a checkpoint is never written again
+        os.link(source, target)  # files of checkpoints are never modified
     except OSError:
         _files.copy(source, target)
 
@@ -82,8 +83,8 @@ class Lane(Work):
     """The missing runs of one arm, learning rate and seed. `ends`: configs of end points, the shortest first."""
 
     ends: list[dict[str, Any]]
-    arms: list[str]  # that share it, for people
-    flops: float  # of a step
+    arms: list[str]  # names of the arms that share these runs, for display
+    flops: float  # FLOPs of a step
     runner: Runner
     store: Store
     out: pathlib.Path
@@ -117,7 +118,7 @@ class Lane(Work):
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
         write(file, config)
         if out.is_symlink():
-            _files.directory(out)  # which refuses it
+            _files.directory(out)  # raises the error
         words = ["train", "--config", file, "--out", out, *self.runner.places(threads)]
         words += ["--resume"] if has_begun(out) else ["--data", self.data]
 
@@ -133,14 +134,15 @@ class Lane(Work):
             out = self.out / "runs" / name(end, self.data_hash)
             if not has_begun(out):
                 if newest(self.trunk) < leave:
-                    stage = self._config(end, leave, 0, eval_sequences=1)  # nobody looks at the trunk's own losses
+                    stage = self._config(end, leave, 0, eval_sequences=1)  # the trunk's losses are not used
                     self._train(stage, self.trunk, threads, before)
-                if newest(self.trunk, leave):  # else it went on to more without leaving one: from the beginning
+                # Without a checkpoint at `leave`, because the trunk is already further, train from the beginning.
+                if newest(self.trunk, leave):
                     branch(self.trunk, newest(self.trunk, leave), out)
             self.at, self.now = self.at + leave - before, 0
             self._train(end, out, threads, leave)
             self.at, self.now = self.at + steps - leave, 0
             before = leave
-            # A result that another machine stored stays: this run may end elsewhere in the last digits.
+            # Keep a result that another machine stored: the last digits of this run's may differ.
             found = self.store.take(end, self.data_hash) or self.store.put(out, end, self.data_hash)
             told(f"{self.arms[0]}, seed {end['train']['seed']}, {steps} steps: {found['final']['causal']['loss']:.4f}")

@@ -15,7 +15,7 @@ from ..config import Config
 from . import StudyError, recipe as recipes
 from .statistics import LEVEL, detectable
 
-COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # seeds of an arm
+COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of seeds of an arm
 
 
 def scale(config: str, out: pathlib.Path, seeds: int, tokens: Optional[Sequence[int]]) -> pathlib.Path:
@@ -44,7 +44,7 @@ def told(losses: np.ndarray) -> str:
         raise StudyError("some runs are missing; the same command makes them")
     count, spread = len(own), float(np.std(own, ddof=1))
     low, high = (spread * math.sqrt((count - 1) / stats.chi2.ppf(q, count - 1)) for q in (1 - LEVEL / 2, LEVEL / 2))
-    rounding = float(np.sqrt(np.mean(apart**2)))  # its mean is 0
+    rounding = float(np.sqrt(np.mean(apart**2)))  # root mean square; the true mean is 0
     chance = stats.norm.ppf(1 - LEVEL / 2) * math.sqrt(2) * spread
     lines = [
         f"loss {np.mean(own):.4f} nats per token, {count} seeds",

@@ -1,7 +1,7 @@
-"""A probe: how many of a task's labels a linear classifier reads off a model that was never trained on them (Alain and
-Bengio 2016). The features of a text are the hidden states before the head, of its last token and the mean of all,
-routed by thresholds; multinomial logistic regression, standardized, learns the labels from at most ROWS rows of the
-training set, spread evenly."""
+"""Linear probes: the accuracy of a linear classifier on the hidden states of a model that was not trained on the
+task (Alain and Bengio 2016). The features of a text are the hidden states before the head, with threshold routing:
+that of its last token, and the mean over all tokens. They are standardized, and multinomial logistic regression is
+fitted on at most ROWS rows of the training set, spread evenly."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def texts(task: dict[str, Any], directory: pathlib.Path, split: str) -> tuple[li
 
 
 def features(model: Model, given: list[str]) -> np.ndarray:
-    """[texts, 2 d]. The logits are the head's rows times the hidden state: least squares give it back. A text longer
-    than the training's sequences loses its beginning."""
+    """The features of texts, [texts, 2 d]. The logits are the head's rows times the hidden state, which is
+    recovered by least squares. Of a text that is longer than the sequences in training, only the end is used."""
     head = model.get("head.weight" if "head.weight" in model.parameters() else "embed.weight").astype(float)
     back = np.linalg.pinv(head).T
     ids = [model.tokenizer.encode(text)[-model.config["train.sequence_length"] :] for text in given]
@@ -62,7 +62,7 @@ def features(model: Model, given: list[str]) -> np.ndarray:
     for begin in range(0, len(ids), BATCH):
         some = order[begin : begin + BATCH]
         length = -(-len(ids[some[-1]]) // 16) * 16
-        tokens = np.zeros((BATCH, length), np.int32)  # causal: padding behind changes nothing
+        tokens = np.zeros((BATCH, length), np.int32)  # causal attention: padding at the end has no effect
         for row, i in enumerate(some):
             tokens[row, : len(ids[i])] = ids[i]
         logits = model.forward(tokens).logits
@@ -73,8 +73,8 @@ def features(model: Model, given: list[str]) -> np.ndarray:
 
 
 def fit(x: np.ndarray, y: np.ndarray, labels: int) -> np.ndarray:
-    """Weights [features + 1, labels] of multinomial logistic regression the last row the intercepts; the ridge, for
-    the labels of a small task can be told apart by many weights."""
+    """Weights [features + 1, labels] of multinomial logistic regression; the last row has the intercepts. It has an
+    L2 penalty, because many weights separate the labels of a small task."""
     x = np.column_stack([x, np.ones(len(x))])
     hot = np.eye(labels)[y]
 

@@ -14,13 +14,13 @@ from typing import Any, Callable
 from .. import _files, pages
 from . import Stopped, StudyError
 
-_STOPPED = 3  # its exit status after a signal: everything is saved
-plugins: dict[str, bytes] = {}  # files of routers, which every command loads, and what they held when the study began
+_STOPPED = 3  # the program's exit status after a signal: everything is saved
+plugins: dict[str, bytes] = {}  # router files, which every command loads, and their content when the study began
 
 
 def load(files: list[str]) -> None:
     """Registers router files for every command."""
-    for file in filter(os.path.isfile, map(os.path.abspath, files)):  # of others loading them says what is wrong
+    for file in filter(os.path.isfile, map(os.path.abspath, files)):  # loading reports the others
         plugins[file] = pathlib.Path(file).read_bytes()
 
 
@@ -50,7 +50,8 @@ class Runner:
 
     def __init__(self, backend: str = "cpu") -> None:
         self.backend = backend
-        self._lock, self._processes = threading.RLock(), set()  # a signal may come within
+        # A reentrant lock, because a signal may arrive while it is held.
+        self._lock, self._processes = threading.RLock(), set()
         self.stopping = False
         # If this process is killed, its children get SIGTERM and save a checkpoint.
         self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []

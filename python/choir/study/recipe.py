@@ -191,8 +191,8 @@ def load_scale(name: str) -> dict[str, Any]:
 @dataclasses.dataclass(frozen=True)
 class Arm:
     name: str
-    changes: tuple[dict[str, Any], ...]  # objects with `set` and `times`, in their order
-    rate_of: str  # the arm whose rate it uses
+    changes: tuple[dict[str, Any], ...]  # objects with `set` and `times`, in order
+    rate_of: str  # the arm whose learning rate it uses
     swept: Optional[float] = None
 
 
@@ -212,7 +212,7 @@ def arms(recipe: dict[str, Any]) -> list[Arm]:
             found.append(Arm(f"{row['name']}, {value:g} {sweep['label']}", (own, change), named[0], value))
     names = [arm.name for arm in found]
     for arm in found:
-        if names.count(arm.name) > 1:  # results are known by it
+        if names.count(arm.name) > 1:  # names identify results
             raise StudyError(f"two arms are called '{arm.name}'")
         if arm.rate_of not in names:
             raise StudyError(f"arm '{arm.name}': rate_of '{arm.rate_of}' is no arm")

@@ -16,7 +16,7 @@ from .claims import UNITS, Claims, Finding, label
 from .recipe import write as write_json
 from .study import Study
 
-# The colours and cards of the other pages (tools/pages/page.css).
+# The colors and cards of the other pages (tools/pages/page.css).
 _CSS = """
 :root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1c1c1a;--soft:#62625c;--grid:#e4e3de}
 @media(prefers-color-scheme:dark){:root{--page:#161615;--card:#20201e;--ink:#ecece8;--soft:#a3a299;--grid:#35342f}}
@@ -80,7 +80,8 @@ def estimate(f: Finding) -> str:
 
 
 def uneven(study: Study) -> dict[str, tuple[float, float]]:
-    """Arms whose thresholds give a token over a tenth more or fewer experts than their own routing: both means."""
+    """Arms in which threshold routing assigns over 10 % more or fewer experts per token than the arm's own routing:
+    both means, by arm."""
     found = {}
     for arm in study.arms:
         finals = [result["final"] for result in study.finals(arm.name)]
@@ -101,7 +102,7 @@ def claim_rows(claims: Claims) -> list[list[str]]:
     rows, others = [], uneven(claims.study)
     for f in claims.findings:
         ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
-        of = f"{label(f.claim)}: " if "rival" in f.claim else ""  # else its sign could be that of the table below
+        of = f"{label(f.claim)}: " if "rival" in f.claim else ""  # the table below may have another sign
         here = f"{of}{estimate(f)} {UNITS[f.claim['kind']]}" if f.estimate else "-"
         costs = ", at unequal served cost" if others.keys() & {f.claim.get("arm"), f.claim.get("rival")} else ""
         rows.append([f.claim["text"], f.claim.get("paper", ""), here, ps, f.verdict + costs])
@@ -153,7 +154,7 @@ def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
         finals = [result["final"] for result in results]
         apart = study.apart(i, study.steps[-1]) if i else None
         low, high = apart.interval() if apart else (math.nan, math.nan)
-        ends = f" ({low:.4f} to {high:.4f})" if math.isfinite(high) else ""  # one seed has none
+        ends = f" ({low:.4f} to {high:.4f})" if math.isfinite(high) else ""  # none with one seed
         spread = lambda row: f" ± {np.nanstd(row, ddof=1):.4f}" if np.isfinite(row).sum() > 1 else ""  # noqa: E731
         rows.append([
             arm.name, f"{study.rate(arm.name):g}" if study.rate(arm.name) else "-",
@@ -251,7 +252,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _listed(tables: list[tuple[str, list[str], list[list[str]]]]) -> str:
-    """What the details contain: the first word or words of each title."""
+    """The titles of the tables in the details, each up to the colon."""
     return ", ".join(title.partition(":")[0].lower() for title, *_ in tables)
 
 

@@ -10,7 +10,7 @@ from ..config import Config
 from . import StudyError
 
 ROUTER = "model.router."
-# Fields that a study determines itself, and what determines them.
+# Fields that a study sets, and the setting that determines them.
 _DETERMINED = {
     "train.learning_rate": "the scale's 'rates'",
     "train.seed": "'seeds'",
@@ -31,7 +31,7 @@ def path_of(key: str) -> str:
     try:
         return Config.describe(key).key
     except ArgumentError:
-        option = key.rpartition(".")[2]  # perhaps of a plug-in
+        option = key.rpartition(".")[2]  # perhaps an option of a plug-in
         if any(option in router.options for router in map(find, routers()) if router.plugin):
             return ROUTER + option
         raise

@@ -82,7 +82,7 @@ def contrast(table: np.ndarray, weights: Sequence[float], floor: float = 0.0) ->
     design = np.hstack([arm[:, None] == arms, seed[:, None] == seeds[1:]]).astype(float)
     fit = sm.OLS(table[arm, seed], design).fit()
     row = np.concatenate([weights[arms], np.zeros(len(seeds) - 1)])
-    if not np.allclose(row @ np.linalg.pinv(design) @ design, row):  # a seed's effect would pass for an arm's
+    if not np.allclose(row @ np.linalg.pinv(design) @ design, row):  # a seed's effect would be counted as an arm's
         return None
     count = min(int(np.isfinite(table[a]).sum()) for a in np.nonzero(weights)[0])
     mean, freedom = float(row @ fit.params), float(fit.df_resid)

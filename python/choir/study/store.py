@@ -1,9 +1,9 @@
 """The store of results: one file of JSON lines per study, one line per finished run. A study uses stored results and
 runs only the missing ones.
 
-A result is known by what was computed: its name has a checksum of the config and of the data, and a result whose content
-does not have that checksum is refused. Of two lines with one name the later counts. Files are committed; checkpoints are
-not.
+A result is identified by its computation: its name has a checksum of the config and of the data, and a result whose
+content does not have that checksum is refused. Of two lines with the same name, the later one is used. The files
+are committed; checkpoints are not.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ..config import Config
 from . import StudyError
 from .recipe import check, parsed, read
 
-# Fields of a config that no result depends on.
+# Fields of a config on which no result depends.
 _ASIDE = {
     "model": ("name",),
     "train": ("eval_every", "checkpoint_every", "keep_checkpoints", "file_bytes", "expert_copies"),
 }
-# The fields that configs had when the store began. Later ones have the default that says what all runs did before, and
-# with it say nothing new: earlier results keep their names.
+# The fields that configs had when the store was created. The default of every later field means the earlier
+# behavior, and is left out of names, so that earlier results keep their names.
 _FIRST = {
     "model": """
         name vocab_size layers d_model d_hidden d_expert heads d_head experts moe_every rel_buckets
@@ -43,9 +43,9 @@ _FIRST = {
     "parallel": """
         wire""",
 }
-# Names of fields then, and now.
+# Fields that were renamed: their names in the store, and in configs now.
 _RENAMED = {"train": {"rate": "learning_rate", "shards": "grad_chunks"}, "parallel": {"wire": "dispatch_dtype"}}
-_POINTS = 40  # of the curve of training losses
+_POINTS = 40  # points of the curve of training losses
 
 
 @functools.lru_cache(None)
@@ -78,12 +78,12 @@ def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
 
 
 def significant(config: dict[str, Any]) -> dict[str, Any]:
-    """A config without what no result depends on; with the text of a router of somebody's own, which one depends on."""
+    """The fields of a config on which a result depends, and the version of its plug-in, if its router is one."""
     parts = {
         part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())}
         for part, fields in _called(config, _RENAMED).items()
     }
-    router = config.get("model", {}).get("router")  # absent from a file that somebody changed
+    router = config.get("model", {}).get("router")  # absent from a file that was edited
     source = plugin.version_of(str(router.get("name"))) if isinstance(router, dict) else None
     return _as_then(parts, _later()) if source is None else {**_as_then(parts, _later()), "plugin": source}
 
@@ -114,11 +114,12 @@ def differences(wanted: dict[str, Any], found: Any, path: str = "") -> list[str]
 
 
 class Store:
-    """A directory of results: NAME.jsonl, a line {"name", "result"} a result, and what earlier versions left, NAME.json."""
+    """A directory of results: NAME.jsonl, with a line {"name", "result"} for each result, and NAME.json of earlier
+    versions."""
 
     def __init__(self, directory: pathlib.Path, study: str = "results") -> None:
         self.directory = pathlib.Path(directory)
-        self.file = self.directory / f"{study}.jsonl"  # of what is put
+        self.file = self.directory / f"{study}.jsonl"  # `put` appends to it
         self._state: Any = None
         self._kept: dict[str, Any] = {}
 
@@ -244,7 +245,7 @@ def of_run(run: pathlib.Path) -> dict[str, Any]:
     steps = [line for line in lines if line.get("event") == "step"]
     process = [line for line in times if line.get("event") == "process"][-1]
     seconds = [line["seconds"] for line in times if "seconds" in line]
-    told = [line for line in steps if line["loss"] is not None]  # as where a step masked nothing
+    told = [line for line in steps if line["loss"] is not None]  # None in a step that masked no token
     curve = [
         [part[-1]["step"], round(float(np.mean([line["loss"] for line in part])), 5)]
         for part in (list(p) for p in np.array_split(np.array(told, object), min(_POINTS, len(told))))

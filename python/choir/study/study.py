@@ -29,8 +29,8 @@ class Study:
     store: Store
     seeds: int
     budgets: list[int]  # tokens
-    facts: dict[str, Any]  # what `choir data info` says
-    own: pathlib.Path  # the study's own directory
+    facts: dict[str, Any]  # the output of `choir data info`
+    own: pathlib.Path  # the study's directory
 
     @classmethod
     def make(
@@ -41,7 +41,7 @@ class Study:
         data_path, out_path = pathlib.Path(data).resolve(), pathlib.Path(out).resolve()
         store_path = pathlib.Path(store).resolve() if store else out_path / "results"
         for option, given in (("--data", data_path), ("--out", out_path), ("--store", store_path)):
-            if not str(given).isprintable():  # study.json could not be read again
+            if not str(given).isprintable():  # otherwise study.json could not be read
                 raise StudyError(f"{option} {ascii(str(given))}: has characters that cannot be printed; choose another")
         if (out_path / "data.json").exists() or (out_path / "metrics.jsonl").exists():
             raise StudyError(f"{out}: holds built data or a run; a study needs a directory of its own")
@@ -90,7 +90,7 @@ class Study:
     def end(self, arm: str, rate: float, seed: int, steps: int) -> dict[str, Any]:
         return end_config(self._configs[arm], rate, seed, steps, self.scale.get("cooldown", 0.2))
 
-    # ---- what there is ----
+    # ---- results ----
 
     def result(self, arm: str, rate: float, seed: int, steps: int) -> Optional[dict[str, Any]]:
         return self.store.take(self.end(arm, rate, seed, steps), self.facts["hash"])
@@ -160,7 +160,7 @@ class Study:
             raise StudyError(f"{run} is not on this machine: {need} the run itself, not its result alone")
         return run
 
-    # ---- what is missing ----
+    # ---- missing runs ----
 
     def lanes(self, runner: Runner, searching: bool) -> list[Lane]:
         """All missing work: of the search for learning rates, or of the runs themselves."""
@@ -205,7 +205,7 @@ class Study:
         recipes.write(file, self._configs[arm])
         return program.ask("info", file)
 
-    # ---- the study's own file ----
+    # ---- study.json ----
 
     def save(self) -> None:
         facts = {
@@ -217,7 +217,7 @@ class Study:
     @classmethod
     def open(cls, own: pathlib.Path) -> Study:
         path = own / "study.json"
-        _files.directory(own)  # no link to one
+        _files.directory(own)  # refuses a link
         kept = recipes.read(path)
         recipes.check(path, kept, "study.schema.json")
         recipes.check_recipe(path, kept["recipe"])

@@ -1,5 +1,6 @@
-"""Fine-tuning: every arm on every task with every seed, from its longest cooled run. The accuracy of a run is the mean of
-its last three evaluations of the dev set; a best one would be a maximum, and too high. Beside it a probe of its parent."""
+"""Fine-tuning: every arm on every task with every seed, from its longest cooled run. The accuracy of a run is the
+mean of its last three evaluations on the dev set, because that of the best one would be biased upwards. A probe of
+the parent is measured, too."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ KINDS = {"accuracy": "Fine-tuned: accuracy in %", "probe": "A linear probe, befo
 
 
 def _settings(study: Study, task: str) -> dict[str, Any]:
-    """Settings that determine an accuracy, besides the parent."""
+    """The settings that determine an accuracy, together with the parent."""
     tune, scale = study.recipe["tune"], study.scale.get("tune")
     if not scale:
         raise StudyError(f"scale '{study.scale['name']}' has no \"tune\": steps, evaluations, rows")

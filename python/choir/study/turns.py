@@ -39,8 +39,7 @@ def read(study: Study) -> dict[str, list[float]]:
 
 @dataclasses.dataclass
 class Turns(Work):
-    """Every arm goes on from its first run as training left it, on real text: what its experts are asked for depends on
-    what they have learnt."""
+    """Every arm continues its first run, on real text, because the loads of experts depend on their training."""
 
     study: Study
     runner: Runner
