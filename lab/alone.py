@@ -1,9 +1,11 @@
-"""alone.py text RUN... | images [--work DIR] [--data DIR] | report: what models of expert choice lose when a token is
-served alone, by four rules: thresholds; the router's best K; a predictor, from the token who would take it, with as even
-loads as thresholds have, and where it finds that likelier than not (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487).
-A line a model in alone.jsonl, which is not run again; the table of docs/causality.md. Takes PyTorch 2.
+"""alone.py text RUN... | images [--work DIR] [--data DIR] | report: measures the loss of expert-choice models when
+each token is routed alone, by four rules: thresholds; the router's top-K; and a predictor of the assignment from
+the token (Mixture-of-Depths, 2404.02258; DiffMoE, 2503.14487), either with loads as even as those of thresholds
+or where the predicted probability is above one half. Every model adds a line to alone.jsonl and is not run again;
+`report` writes the table of docs/causality.md. Requires PyTorch 2.
 
-The models are trained first and stay as they are; a predictor is then trained on 500 batches that they have not seen."""
+The models are trained before and do not change; a predictor is then trained on 500 batches that they have not
+seen."""
 
 import argparse
 import contextlib
@@ -23,7 +25,8 @@ RULES = {"thresholds": "thresholds", "best": "top-K", "predictor": "predictor, e
 
 
 class Predictor:
-    """Of one layer: two linear maps with SiLU between, whose logits say which experts of the batch take a row."""
+    """The predictor of a layer: two linear maps with SiLU between them. Its logits predict which experts are
+    assigned to a row in the batch."""
 
     def __init__(self, layer):
         from torch import nn, optim
@@ -57,7 +60,7 @@ class Predictor:
 
 @contextlib.contextmanager
 def instead(layers, forward):
-    """Calls forward(layer, its own forward, x, ...) where a layer is called."""
+    """Replaces the layers' forward by forward(layer, original_forward, x, ...)."""
     for layer in layers:
         layer.forward = functools.partial(forward, layer, layer.forward)
     try:
@@ -68,7 +71,8 @@ def instead(layers, forward):
 
 
 def losses(model, layers, batch, evaluate):
-    """The held-out loss and experts a token by each rule; evaluate() gives both, batch(step) runs one of training."""
+    """The held-out loss and the experts per token with each rule. evaluate() returns both; batch(step) runs a batch
+    of training."""
     import torch
 
     predictors = {layer: Predictor(layer) for layer in layers}
@@ -103,7 +107,7 @@ def stored():
 
 
 def store(model, seed, measure):
-    """Adds a line, unless the model has one."""
+    """Adds a line, unless the model already has one."""
     from choir import _files
 
     if (model, seed) not in [(line["model"], line["seed"]) for line in stored()]:
@@ -115,7 +119,8 @@ def rounded(loss, each):
 
 
 def text(run):
-    """A checkpoint of `choir study run lost`, on the data that it was trained on: a name, a seed, and what measures it."""
+    """A checkpoint of `choir study run lost`, on its training data: a name, a seed, and a function that measures
+    it."""
     import choir.torch
     import torch
     import torch.nn.functional as F
@@ -147,7 +152,7 @@ def text(run):
 
 
 def pictures(weights, seed, steps, data):
-    """The same of weights of arm ec-batch of lab/images."""
+    """The same for the weights of arm ec-batch of lab/images."""
     sys.path.insert(0, str(LAB / "images"))
     import images
     import run
@@ -171,7 +176,7 @@ def pictures(weights, seed, steps, data):
 
 
 def table():
-    """What each rule loses to the pool of the batch, and how many experts it gives a token."""
+    """For each rule: how much higher its loss is than with batch routing, and its experts per token."""
     from choir.study.statistics import of_values
 
     lines = sorted(stored(), key=lambda line: (line["model"], line["seed"]))

@@ -1,7 +1,8 @@
-"""loads.py RUNS TEXTS | report: how uneven the loads of devices are, of the runs of recipe loads in the directory RUNS:
-by phase of training, from their logs, and of the trained models as they are served, forward only, in batches of several
-sizes, over 131,072 tokens of training text of TEXTS (lab/texts). A line a run in loads.jsonl; report writes the tables of
-lab/docs/results.md. Takes PyTorch 2. A load is that of the fullest of 8 or 32 devices over the even load, mean over layers."""
+"""loads.py RUNS TEXTS | report: measures how uneven the loads of devices are in the runs of recipe loads, which are
+in the directory RUNS. Training is measured by phase, from the runs' logs. Serving is measured with the trained
+models, forward only, in batches of several sizes, over 131,072 tokens of the training text in TEXTS (lab/texts).
+Every run adds a line to loads.jsonl; `report` writes the tables of lab/docs/results.md. Requires PyTorch 2. The
+imbalance is the load of the fullest of 8 or 32 devices divided by the even load, averaged over layers."""
 
 import json
 import pathlib
@@ -35,7 +36,7 @@ def by_phase(run):
 
 
 def served(run, texts):
-    """By tokens of a batch: the load of the fullest of 8 and of 32 devices, mean over batches."""
+    """By batch size in tokens: the load of the fullest of 8 and of 32 devices, averaged over batches."""
     import choir.torch
     import torch
 

@@ -1,6 +1,6 @@
-"""pages.py: writes the tables of lab/docs and of docs/causality.md anew, from the store of results (lab/results) alone: at
-most ten pre-registered claims, whose budget, learning rates, seeds and margin were written before their runs and whose p is
-corrected over them; of everything else estimates with intervals."""
+"""pages.py: rewrites the tables of lab/docs and docs/causality.md from the store of results (lab/results) only. At
+most ten claims are pre-registered: their budget, learning rates, seeds and margin were written before their runs,
+and their p values are corrected for the number of claims. Everything else is an estimate with an interval."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Group:
 
 
 def _common_rates(study: Study) -> list[float]:
-    """Rates that seed 1 of every arm with any run has tried: an arm with more of them would be the better searched one."""
+    """Learning rates with a run of seed 1 in every arm that has runs. With further rates, an arm would be tuned
+    better than the others."""
     tried = [{rate for rate, loss in study.rates(arm.name) if math.isfinite(loss)} for arm in study.arms]
     tried = [rates for rates in tried if rates]
     return sorted(set.intersection(*tried)) if tried else []
@@ -66,7 +67,7 @@ def _study(plan: dict[str, Any], row: dict[str, Any], store: Store) -> Study:
 
 
 def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]:
-    """A plan (claims.schema.json) and its groups; p is corrected over all primary claims together."""
+    """A plan (claims.schema.json) and its groups. p is corrected for the number of all primary claims."""
     plan = read(path)
     check(path, plan, str(LAB / "claims.schema.json"))
     groups = []
@@ -83,7 +84,7 @@ def load(path: pathlib.Path, store: Store) -> tuple[dict[str, Any], list[Group]]
 
 
 def number(f: Finding) -> str:
-    """An estimate with its unit, unless that is nats."""
+    """An estimate with its unit, which is omitted if it is nats."""
     unit = report.UNITS[f.claim["kind"]]
     return report.estimate(f) if unit == "nats" else f"{report.estimate(f)} {unit}"
 
@@ -93,7 +94,7 @@ def _tried(study: Study) -> str:
 
 
 def _taken(study: Study, f: Finding, between: str) -> str:
-    """The rates of the arms that a claim compares."""
+    """The learning rates of the arms that a claim compares."""
     rates = {study.rate(f.claim[who]) for who in ("arm", "rival") if who in f.claim}
     return between.join(f"{rate:g}" for rate in sorted(rates))
 
@@ -103,7 +104,7 @@ def _budgets(study: Study) -> str:
 
 
 def _found(groups: list[Group], row: list[str]) -> Finding:
-    """What a plan names by its group and its claim; "negated": with the arm and its rival exchanged."""
+    """The finding that a plan names by group and claim; "negated": with the arm and its rival exchanged."""
     title, claim, *negated = row
     if negated not in ([], ["negated"]):
         raise StudyError(f"lab/claims.json: '{negated[0]}' of '{claim}' is not 'negated'")
@@ -115,7 +116,7 @@ def _found(groups: list[Group], row: list[str]) -> Finding:
 
 
 def answers(plan: dict[str, Any], groups: list[Group], store: Store) -> str:
-    """A line a question; its numbers are put in from the store."""
+    """One line per question, with the numbers from the store."""
     runs, low, high, _ = gaps(store)
     facts = {"runs": str(runs), "low": f"{low:.4f}", "high": f"{high:.4f}"}
     rows = []
@@ -138,7 +139,7 @@ def primary_rows(groups: list[Group]) -> str:
 
 
 def claims_page(root: pathlib.Path, plan: dict[str, Any], groups: list[Group], store: Store) -> str:
-    """lab/docs/claims.md: the written page, with its two tables made anew."""
+    """lab/docs/claims.md: the written page, with its two tables rewritten."""
     text = _files.read_text(root / "lab" / "docs" / "claims.md")
     regimes = "".join(
         f"{group.title}: {group.study.scale['name']}, {_budgets(group.study)} M tokens; learning rates {_tried(group.study)}.\n"
@@ -163,7 +164,7 @@ def _drawn(rows: dict[str, Estimate]) -> str:
 
 
 def forest(plan: dict[str, Any], groups: list[Group]) -> str:
-    """What the answers rest on: every difference of losses that they name."""
+    """The evidence of the answers: every difference of losses that they name."""
     rows: dict[str, Any] = {}
     for one in plan["questions"]:
         for row in one.get("rows", []):
@@ -182,7 +183,7 @@ def _csv(rows: list[list[str]]) -> str:
 
 
 def comparisons(groups: list[Group]) -> str:
-    """lab/docs/results/comparisons.csv: every estimate, without a verdict."""
+    """lab/docs/results/comparisons.csv: every estimate, without a result."""
     setting = ["comparison", "scale", "M tokens", "rates tried", "rates taken", "measure"]
     rows = [[*setting, "what", "mean", "low", "high", "unit", "seeds"]]
     for group in groups:
@@ -198,8 +199,8 @@ def comparisons(groups: list[Group]) -> str:
 
 
 def gaps(store: Store) -> tuple[int, float, float, list[list[str]]]:
-    """Of every stored run that was trained by expert choice over a batch: the causal loss, by thresholds, less that by
-    batch. Their number, least and most, and rows by setting."""
+    """For every stored run with expert choice over a batch: the difference of its causal loss, with threshold
+    routing, and its loss with batch routing. Returns their number, minimum and maximum, and rows by setting."""
     by: dict[tuple, list[float]] = collections.defaultdict(list)
     for one in store.results():
         model, own, causal = one["config"]["model"], one["final"]["own"], one["final"]["causal"]
@@ -228,7 +229,7 @@ def gaps_file(store: Store) -> str:
 
 
 def put(text: str, rows: str, name: str = "", of: str = "lab/pages") -> str:
-    """A page with other rows between its two marks, which say `of` what they are; a page with several tables names them."""
+    """A page with other rows between its two marks, which are named `of` in a page with several tables."""
     begin, end = f"<!-- {of}: {name and name + ', '}begin -->", f"<!-- {of}: end -->"
     try:
         before, rest = text.split(begin + "\n")
@@ -239,12 +240,12 @@ def put(text: str, rows: str, name: str = "", of: str = "lab/pages") -> str:
 
 
 def rewrite(path: pathlib.Path, page: Callable[[str], str]) -> None:
-    """Makes a page anew of its text."""
+    """Rewrites a page from its text."""
     _files.save(path, page(_files.read_text(path)))
 
 
 def arguments(doc: Optional[str], path: pathlib.Path, page: Callable[[str], str]) -> Optional[argparse.Namespace]:
-    """RUNS and TEXTS of a script that measures runs. After `report` there are none: the page is made anew."""
+    """RUNS and TEXTS of a script that measures runs. With `report` there are none: the page is rewritten."""
     ask = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     ask.add_argument("runs", help="or 'report'")
     ask.add_argument("texts", nargs="?", type=pathlib.Path)
@@ -256,7 +257,7 @@ def arguments(doc: Optional[str], path: pathlib.Path, page: Callable[[str], str]
 
 
 def pages(root: pathlib.Path) -> dict[pathlib.Path, str]:
-    """By path, what the pages of a source tree should be."""
+    """The expected content of the pages of a source tree, by path."""
     store, docs, causality = Store(root / "lab" / "results"), root / "lab" / "docs", root / "docs" / "causality.md"
     plan, groups = load(root / "lab" / "claims.json", store)
     return {

@@ -1,6 +1,8 @@
-"""choir.torch's layers beside what one would write without them, forward and backward, in turns: expert choice and dropless
-top-2 in plain PyTorch, and a dense layer of equal cost; each as it is and compiled. Outputs are compared first. Medians in
-ms: on a CPU of the process's own time, which other work on the machine changes less, elsewhere by the clock.
+"""Compares the speed of choir.torch's layers with that of plain PyTorch, forward and backward.
+
+The layers are expert choice, dropless top-2, and a dense layer of equal cost. Each is timed uncompiled and
+compiled, in turns; outputs are compared first. Times are medians in ms: on a CPU, the process's CPU time, which
+depends less on other work on the machine; elsewhere, wall time.
 
     python3 lab/torch_layers.py [--device cuda] [--dtype bfloat16] [--rounds 9] [--threads 1]
 """
