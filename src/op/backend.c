@@ -1,5 +1,5 @@
-/* The backends of this build, and executors that run on one (op/exec.h, which every op includes and which therefore
- * knows no backend). */
+/* The backends of this build, and executors that run on one (op/exec.h is included by every op, so it does not depend
+ * on a backend). */
 #include "op/backend.h"
 
 #include <stdio.h>
@@ -27,10 +27,10 @@ CH_BACKENDS(DECLARE)
 
 enum { MAX_BACKENDS = 16 };
 #define NAME(name) #name,
-static const ch_backend *backends[MAX_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL after the last */
+static const ch_backend *backends[MAX_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL-terminated */
 static const char *names[MAX_BACKENDS + 1] = {CH_BACKENDS(NAME)};             /* of them */
 
-/* The backend of a name, whose part from a colon on ("cuda:1") is a device; NULL: unknown. */
+/* The backend of a name, which may end in ":DEVICE" ("cuda:1"); NULL: unknown. */
 static const ch_backend *known(const char *name) {
   size_t length = strcspn(name, ":");
   for (int i = 0; backends[i]; i++)
@@ -38,7 +38,7 @@ static const ch_backend *known(const char *name) {
   return NULL;
 }
 
-/* "cuda:1": the number after the colon is that of the device; without one it is -1, any. */
+/* "cuda:1": the device number after the colon; -1 (any) without one. */
 static const ch_backend *with_device(const ch_backend *backend, const char *name) {
   const char *colon = strchr(name, ':');
   char *end = NULL;
@@ -140,7 +140,7 @@ static int set_up_exec(ch_exec *x, const ch_backend *b, ch_compute compute, int 
   return ch_grid_make(x->comm, 1, 1, &x->grid);
 }
 
-/* Solvers on the host compute in fp32 whatever the layer does. */
+/* Solvers on the host always compute in fp32. */
 static int set_up_host(ch_exec *x) {
   CH_TRY(CH_ALLOC(&x->host, 1, "an executor"));
   CH_TRY(set_up_exec(x->host, ch_backend_of_host(), CH_COMPUTE_FP32, 0, x->threads));
@@ -164,7 +164,7 @@ int ch_exec_commit(ch_exec *x) {
   if (x->host) CH_TRY(ch_exec_commit(x->host));
   CH_TRY(ch_arena_commit(&x->tape));
   CH_TRY(ch_arena_commit(&x->scratch));
-  return ch_threads_check(x->threads); /* from here on there are parallel regions */
+  return ch_threads_check(x->threads); /* parallel regions start here */
 }
 
 void ch_exec_clear(ch_exec *x) {
@@ -225,6 +225,6 @@ int choir_backend_get_device(const char *name, int number, char *text, size_t si
 int choir_backend_check(const char *name) {
   CH_ENTER(name);
   const ch_backend *backend = known(name);
-  if (!backend) ch_backend_find(name); /* which says what there is */
+  if (!backend) ch_backend_find(name); /* its error lists the backends */
   return !backend ? CHOIR_ERROR_ARGUMENT : backend->supports(CH_COMPUTE_FP32, 0);
 }

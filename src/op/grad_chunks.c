@@ -17,7 +17,7 @@ static void add_arrays(ch_exec *x, const chunk_task *t, real CH_DEV *const *from
   for (int i = 0; i < t->count; i++) CH_OP(x, copy, .count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1);
 }
 
-/* y = the sum over shards lo .. hi-1. */
+/* y = the sum over gradient chunks lo .. hi-1, as a binary tree. */
 static void sum_tree(ch_exec *x, const chunk_task *t, int lo, int hi, real CH_DEV *const *y) {
   if (hi - lo == 1) {
     for (int i = 0; i < t->count; i++)
@@ -34,7 +34,7 @@ static void sum_tree(ch_exec *x, const chunk_task *t, int lo, int hi, real CH_DE
   add_arrays(x, t, right, y);
 }
 
-/* Sums this rank's pieces of the tree, then over ranks, into total[0 .. count-1], one array per sum. */
+/* Sums this rank's subtree of gradient chunks, then over ranks, into total[0 .. count-1], one array per sum. */
 static void sum_ranks(ch_exec *x, const chunk_task *t, int local, real CH_DEV *const *total) {
   const ch_comm *comm = x->comm;
   int grad_chunks = local * comm->size;
