@@ -1,4 +1,4 @@
-/* What a cache of experts would hit (moe/locality.h). */
+/* Hit rates of an expert cache (moe/locality.h). */
 #include "moe/locality.h"
 
 #include <limits.h>
@@ -54,7 +54,7 @@ void ch_route_log_free(ch_route_log *log) {
   *log = (ch_route_log){0};
 }
 
-/* ---- one pass over the tokens, in some order */
+/* ---- one pass over the tokens in a given order */
 
 typedef struct pass {
   const ch_route_log *log;
@@ -103,7 +103,7 @@ static int descending(const void *a, const void *b) {
   return (*x < *y) - (*x > *y);
 }
 
-/* A segment is whole: the uses of its most used experts, and how many experts it used. */
+/* Ends a segment: adds the uses of its most used experts, and the number of experts used. */
 static void end_segment(pass *p, int segment, ch_locality_sums *s) {
   int e = p->log->experts, *uses = p->uses + (size_t)segment * (size_t)e, all = 0, distinct = 0, best = 0, size = 0;
   for (int i = 0; i < e; i++) {
