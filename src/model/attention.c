@@ -4,14 +4,14 @@
 #include "model/block.h"
 #include "op/prefetch.h"
 
-/* Queries and keys, as scores use them: normalised (per head or over all heads) and rotated by position as configured.
+/* Queries and keys, as scores use them: normalized (per head or over all heads) and rotated by position as configured.
  * Without a norm they are rotated in place; with a norm the results are in scratch. */
 typedef struct {
-  real CH_DEV *q, *k;
-  ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */
+  real CH_DEV *q, *k;             /* [n,heads,dh] and [n,kv_heads,dh] */
+  ch_rmsnorm_args q_norm, k_norm; /* arguments of the forward calls, for backward */
 } queries;
 
-/* Of shard number `shard`, over which the pass p is. */
+/* Arguments for gradient chunk number `shard`; p covers that chunk alone. */
 static ch_attention_args attention_args(const ch_transformer *m, const ch_layer *b, const ch_pass *p, int shard,
                                         const queries *in) {
   return (ch_attention_args){.B = p->B,
@@ -32,27 +32,29 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_layer 
                              .lse = b->lse};
 }
 
-/* Of the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] of RMSNorm(in), whose rstd1 [n] stays for backward.
- */
+/* Projects the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] from RMSNorm(in). rstd1 [n] is stored for
+ * backward. */
 static void project(ch_exec *x, const ch_transformer *m, const ch_layer *b, int64_t n, const real CH_DEV *in) {
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, b->attn_norm, n, in, b->rstd1);
   ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, norm.y, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
 }
 
-/* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
+/* ---- queries and keys: [n,heads,dh], normalized per head or over all heads, then rotated ---- */
 
 void ch_rope_table_make(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *table) {
   CH_OP(x, rope_table, .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta,
         .rope_table = table);
 }
 
+/* Rotates rows [n,heads,dh] in place; back: by the negative angles. */
 static void rotate(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
   if (m->rotated)
     CH_OP(x, rope, .n = (int64_t)p->B * p->T, .heads = heads, .dh = m->d_head, .rotated = m->rotated, .back = back,
           .T = p->T, .position = p->position, .rope_table = p->rope_table, .x = rows);
 }
 
+/* Normalizes and rotates rows [n,heads,dh]; w [dh] or [heads*dh] or NULL. */
 static real CH_DEV *prepare_queries(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
                                     real CH_DEV *rows, ch_rmsnorm_args *norm) {
   if (w) {
@@ -74,8 +76,8 @@ static queries prepare(ch_exec *x, const ch_transformer *m, const ch_layer *b, c
   return in;
 }
 
-/* From the gradient `d` of prepared rows to that of what they were made of, which takes the place of one of the two; dw
- * is the norm's. */
+/* Backward of `prepare`: from the gradient `d` of normalized and rotated rows to the gradient of the projected rows, in
+ * one of the two buffers. dw is the norm weight's gradient. */
 static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads,
                                      ch_rmsnorm_args *norm, real CH_DEV *d, real CH_DEV *dw) {
   rotate(x, m, p, heads, 1, d);
@@ -93,7 +95,7 @@ static void attend(ch_exec *x, const ch_transformer *m, const ch_layer *b, const
   x->ops->attention(x, &attention);
 }
 
-/* The new tokens of every sequence see those in the cache, to which they are added. */
+/* Appends the new tokens of every sequence to its cache and attends to all cached tokens. */
 static void attend_cached(ch_exec *x, const ch_transformer *m, const ch_layer *b, const ch_pass *p, const queries *in) {
   const ch_kv_cache *c = p->cache;
   CH_OP(x, attention_cached, .B = c->sequences, .H = m->config.heads, .kv_heads = m->kv_heads, .dh = m->d_head,
@@ -102,6 +104,7 @@ static void attend_cached(ch_exec *x, const ch_transformer *m, const ch_layer *b
         .values = c->values[b->number], .bias = c->bias[b->number], .out = b->att);
 }
 
+/* in, out [B,T,d] */
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T;
@@ -131,16 +134,16 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, cons
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_ATTENTION, added, out);
 }
 
-/* Gradients that are summed over shards; the last three where the layer has them. */
+/* Gradients that are summed over gradient chunks; a layer may lack the last three. */
 enum { DO, DV, DK, DQ, DNORM, DREL_BIAS, DQ_NORM, DK_NORM, GRADIENTS };
 
 typedef struct {
   const ch_transformer *m;
   const ch_layer *b;
-  ch_pass pass; /* over one shard */
-  const real CH_DEV *dadded;
-  real CH_DEV *dx;
-  int place[GRADIENTS]; /* where each stands among the sums */
+  ch_pass pass;              /* over one gradient chunk */
+  const real CH_DEV *dadded; /* [B,T,d] of all chunks */
+  real CH_DEV *dx;           /* [B,T,d] */
+  int place[GRADIENTS];      /* index of each gradient among the sums */
 } attention_pass;
 
 static void chunk_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *g, int accumulate) {
@@ -155,7 +158,7 @@ static void chunk_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   real CH_DEV *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_linear_backward(x, b.o, n, b.att, c->dadded + shard * n * d, datt, 0, g[DO], accumulate);
   queries in = {.q = b.qh, .k = b.kh};
-  if (b.q_norm) in = prepare(x, m, &b, p); /* cheaper to do again than to keep */
+  if (b.q_norm) in = prepare(x, m, &b, p); /* recomputed: cheaper than storing it */
   ch_attention_args attention = attention_args(m, &b, p, shard, &in);
   attention.dout = datt;
   attention.dq = dq;
@@ -165,13 +168,14 @@ static void chunk_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   x->ops->attention_backward(x, &attention);
   dq = prepare_backward(x, m, p, m->config.heads, &in.q_norm, dq, g[c->place[DQ_NORM]]);
   dk = prepare_backward(x, m, p, m->kv_heads, &in.k_norm, dk, g[c->place[DK_NORM]]);
-  const ch_rmsnorm_args norm = ch_norm(x, m, b.attn_norm, n, b.x, b.rstd1); /* this one too */
+  const ch_rmsnorm_args norm = ch_norm(x, m, b.attn_norm, n, b.x, b.rstd1); /* recomputed, too */
   ch_linear_backward(x, b.v, n, norm.y, dv, dnormed, 0, g[DV], accumulate);
   ch_linear_backward(x, b.k, n, norm.y, dk, dnormed, 1, g[DK], accumulate);
   ch_linear_backward(x, b.q, n, norm.y, dq, dnormed, 1, g[DQ], accumulate);
   ch_norm_backward(x, &norm, dnormed, c->dx + shard * n * d, g[DNORM]);
 }
 
+/* dx [B,T,d]: in, the gradient of out; out, the gradient of in. */
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   ch_prefetch_next(x);
   CH_SCRATCH(x);

@@ -8,8 +8,8 @@
 #include "model/param.h"
 #include "moe/router.h"
 
-/* The weights of layer_capacity: their number and sum, and the one of number `moe`. -1: a part is no positive decimal
- * number, or they are too large to be added up. */
+/* Parses the weights of layer_capacity: returns their number, sets their sum and the weight of MoE layer `moe`. -1: an
+ * item is no positive decimal number, or the sum overflows. */
 static int read_weights(const char *text, int moe, double *weight, double *sum) {
   int count = 0;
   *sum = 0;

@@ -46,12 +46,12 @@ int choir_config_load(const char *path, choir_config **config) {
 
 void choir_config_free(choir_config *config) { free(config); }
 
-/* ---- JSON: objects nest as the dots of the paths say ---- */
+/* ---- JSON: one nested object per dot of a path ---- */
 
 static const char *const sections[] = {"model", "model.router", "train", "parallel"};
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
-/* The last part of `path` when the rest is `section` ("": the file itself), else NULL. */
+/* The last component of `path` if the rest equals `section` ("": top level), else NULL. */
 static const char *member_of(const char *path, const char *section) {
   size_t length = strlen(section);
   if (strncmp(path, section, length) || (length && path[length] != '.')) return NULL;
@@ -88,8 +88,8 @@ static int unknown_key(const char *section, const char *key) {
                   ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }
 
-/* A name comes first: the other keys of a router override what its name brings. One that this process does not know is
- * no fault of the file, so that no other checkpoint is tried in its place. */
+/* The name is read first, because it sets defaults that the router's other keys override. An unknown name is not an
+ * error of the file, so no other checkpoint is tried. */
 static int read_router(choir_config *config, const ch_field *name, json_t *value) {
   int code = ch_field_set(config, name, value);
   return code == CHOIR_ERROR_ARGUMENT && json_is_string(value) ? CHOIR_ERROR_UNSUPPORTED : code;
@@ -126,7 +126,7 @@ static int read_root(json_t *root, const char *name, choir_config *config) {
   int code = read_section(config, "", root);
   if (!code) code = choir_config_check(config);
   json_decref(root);
-  /* A bad value is the caller's mistake in a struct but the file's in a file. */
+  /* A bad value in a struct is CHOIR_ERROR_ARGUMENT; in a file it is CHOIR_ERROR_FORMAT. */
   return code ? ch_error_in(code == CHOIR_ERROR_ARGUMENT ? CHOIR_ERROR_FORMAT : code, "%s", name) : CHOIR_OK;
 }
 
@@ -138,17 +138,17 @@ int ch_config_parse(const char *text, size_t length, const char *name, choir_con
 
 const char *const *choir_config_names(void) {
   enum { MAX = 63 };
-  static const char *names[MAX + 1]; /* the same whoever fills it */
+  static const char *names[MAX + 1]; /* static: every thread writes equal contents */
   for (int i = 0; i < MAX && ch_configs[i].name; i++) names[i] = ch_configs[i].name;
   return names;
 }
 
-/* A file goes before a built-in config of its name. */
+/* A file takes precedence over a built-in config of the same name. */
 static const char *built_in(const char *name) {
   int there;
   for (const ch_embedded *b = ch_configs; b->name; b++)
     if (!strcmp(b->name, name))
-      return ch_path_exists(name, &there) || there ? NULL : b->text; /* opening says what is wrong */
+      return ch_path_exists(name, &there) || there ? NULL : b->text; /* opening the file reports the error */
   return NULL;
 }
 
@@ -166,7 +166,7 @@ int ch_config_load(const char *path, choir_config *config) {
   return read_root(root, path, config);
 }
 
-/* The fields of a section, then the sections inside it. NULL: out of memory. */
+/* JSON object of the fields of a section, then of its subsections. NULL: out of memory. */
 static json_t *section_json(const choir_config *config, const char *section) {
   json_t *object = json_object();
   int failed = 0;
@@ -218,11 +218,11 @@ uint64_t ch_config_hash(const choir_config *config) {
 
 int choir_config_save(const choir_config *config, const char *path) {
   CH_ENTER(config, path);
-  int code = choir_config_check(config); /* what is written can be read */
+  int code = choir_config_check(config); /* a saved config must be loadable */
   return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
 }
 
-/* ---- what no single field shows ---- */
+/* ---- constraints between fields ---- */
 
 int ch_config_check_next_token(const choir_config *c, const char *what) {
   if (!ch_config_masked(c)) return CHOIR_OK;
@@ -237,7 +237,7 @@ int choir_config_mask_token(const choir_config *config) {
   return config && ch_config_masked(config) && config->model.vocab_size ? config->model.vocab_size - 1 : -1;
 }
 
-/* As other programs count the columns of rope: rounded down, and then in pairs. */
+/* Counts the rotated columns as other programs do: rounded down, then in pairs. */
 static int check_rope(const ch_model_config *m) {
   int rotated = ch_config_rotated(m);
   if (!ch_config_has_rope(m) && (m->rope_theta != 1e4 || m->rope_fraction != 1))
@@ -279,7 +279,7 @@ static int check_attention(const ch_model_config *m) {
   return CHOIR_OK;
 }
 
-/* Evaluation by another pool is fine, so this is no matter of the router's own check. */
+/* Not in the router's own check, because evaluation with another pool is allowed. */
 static int check_threshold_training(const ch_router_spec *o) {
   if (!o->threshold_after) return CHOIR_OK;
   if (ch_router_takes(o->kind, CH_OPTION_pool) && o->pool != CH_POOL_BATCH)
@@ -347,7 +347,7 @@ int choir_config_check(const choir_config *config) {
   CH_TRY(check_attention(&config->model));
   CH_TRY(ch_options_check_objective(config));
   CH_TRY(check_routing(config));
-  CH_TRY(ch_params_build(&config->model, &params)); /* refuses numbers of parameters that no integer holds */
+  CH_TRY(ch_params_build(&config->model, &params)); /* refuses a parameter count that overflows */
   ch_params_free(&params);
   return CHOIR_OK;
 }

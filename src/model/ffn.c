@@ -1,17 +1,17 @@
-/* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is dense, or an MoE layer that may have
- * shared experts, which are a dense layer beside the others. */
+/* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is dense, or an MoE layer, optionally with
+ * shared experts (a dense layer whose output is added). */
 #include "comm/collective.h"
 #include "model/block.h"
 #include "model/ranks.h"
 #include "moe/prefer.h"
 
-/* The router's own state of a layer, where this pass adds to it. */
+/* The layer's router state if this pass updates it, else NULL. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   if (!p->observe || !m->router->observe || (m->router->update_per_step && p->gradients)) return NULL;
   return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 
-/* Where the layer's numbers stand among the pass's. */
+/* The layer's block of the pass's sums and counts. */
 static ch_route_tally tally_of(const ch_transformer *m, const ch_layer *b, const ch_pass *p) {
   double CH_DEV *sums = p->sums + CH_PASS_SUMS;
   int64_t CH_DEV *counts = (int64_t CH_DEV *)(sums + m->moe_layers * CH_TALLY_SUMS);
@@ -49,7 +49,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   return a;
 }
 
-/* y from what forward left, of `count` elements from `first` on; more for backward. */
+/* Recomputes y from saved activations: `count` elements from `first` on. Backward sets further fields. */
 static ch_activate_args activation_of(const ch_dense *f, int64_t first, int64_t count, real CH_DEV *y) {
   return (ch_activate_args){.activation = f->activation,
                             .count = count,
@@ -58,7 +58,8 @@ static ch_activate_args activation_of(const ch_dense *f, int64_t first, int64_t 
                             .y = y};
 }
 
-/* out += act(normed Wup^T) Wdown^T, or (act(normed Wgate^T) * (normed Wup^T)) Wdown^T. */
+/* out [B,T,d] += act(normed Wup^T) Wdown^T, or (act(normed Wgate^T) * (normed Wup^T)) Wdown^T. Wup, Wgate [h,d],
+ * Wdown [d,h]. */
 static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real CH_DEV *normed, real CH_DEV *out) {
   ch_pass part = ch_grad_chunk_of_pass(p);
   int64_t n = (int64_t)part.B * p->T, h = f->up->shape[0], d = f->up->shape[1];
@@ -82,15 +83,15 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
 typedef struct {
   const ch_transformer *m;
   const ch_layer *b;
-  int64_t n;                   /* rows of a shard */
+  int64_t n;                   /* rows of a gradient chunk */
   const ch_rmsnorm_args *norm; /* of all rows */
-  const real CH_DEV *dadded;   /* [rows,d] of all shards, and so on */
+  const real CH_DEV *dadded;   /* [rows,d] of all gradient chunks, as are the arrays below */
   real CH_DEV *dnormed, *dx;
 } ffn_backward;
 
 enum { DDOWN, DUP, DGATE, DENSE_GRADIENTS };
 
-/* Backward of the dense layer. In an MoE layer it adds to dnormed, which already has the experts' gradient. */
+/* Backward of the dense layer. In an MoE layer it adds to dnormed, which already holds the experts' gradient. */
 static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const ffn_backward *c = context;
   const ch_dense *f = &c->b->dense;
@@ -121,6 +122,7 @@ static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *con
   ch_norm_backward(x, &norm, c->dnormed + first * d, c->dx + first * d, dw[0]);
 }
 
+/* in, out [B,T,d] */
 void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, const real CH_DEV *in,
                     real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T;
@@ -128,7 +130,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
   CH_SCRATCH(x);
   const ch_rmsnorm_args norm = ch_norm(x, m, b->ffn_norm, n, in, b->rstd2);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
-  if (b->moe < 0) ch_prefetch_next(x); /* an MoE layer takes that step when its first rows are there */
+  if (b->moe < 0) ch_prefetch_next(x); /* an MoE layer prefetches when its first rows have arrived */
   if (b->dense.up) dense_forward(x, &b->dense, p, norm.y, added);
   if (b->moe >= 0) {
     ch_moe_args moe = moe_args(x, m, b, p, norm.y);
@@ -139,6 +141,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_p
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_FFN, added, out);
 }
 
+/* dx [B,T,d]: in, the gradient of out; out, the gradient of in. */
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_layer *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   int grad_chunks = ch_pass_grad_chunks(p);

@@ -9,7 +9,7 @@
 #include "moe/router.h"
 #include "optim/optim.h"
 
-/* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Defaults of a router's options come
+/* From 2^53 on, doubles, which JSON readers use for all numbers, round integers. Defaults of a router's options come
  * from ch_router_default instead. */
 #define BIG (0x1p53 - 1)
 /* clang-format off */
@@ -75,7 +75,7 @@ static const char *word_of(const choir_config *config, const ch_field *f) {
 
 static int is_text(const ch_field *f) { return f->kind >= CH_FIELD_WORD; }
 
-/* value is within the limits of the field, so every conversion is exact. */
+/* Requires a value within the field's limits, so that the conversion is exact. */
 static void set_number(choir_config *config, const ch_field *f, double value) {
   void *to = (char *)config + f->offset;
   switch (f->kind) {
@@ -94,7 +94,7 @@ static void set_number(choir_config *config, const ch_field *f, double value) {
   }
 }
 
-/* `word` is one of the field's, or a text that it has room for. */
+/* Requires one of the field's words, or a text that fits its array. */
 static void set_word(choir_config *config, const ch_field *f, const char *word) {
   void *to = (char *)config + f->offset;
   if (f->kind == CH_FIELD_ROUTER)
@@ -146,7 +146,7 @@ static int check_word(const ch_field *f, const char *word) {
 }
 
 void ch_field_default(choir_config *config, const ch_field *f) {
-  if (f->kind == CH_FIELD_ROUTER) return; /* brings more than itself: ch_config_default */
+  if (f->kind == CH_FIELD_ROUTER) return; /* also sets other fields: ch_config_default */
   if (f->kind == CH_FIELD_TEXT)
     set_word(config, f, "");
   else
@@ -164,11 +164,11 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
   if (is_text(f) && json_is_string(value)) {
     const char *word = json_string_value(value);
     CH_TRY(check_word(f, word));
-    /* Naming the router that is already there changes nothing. */
+    /* Setting the current router again keeps its options. */
     if (f->kind != CH_FIELD_ROUTER || strcmp(word, word_of(config, f))) set_word(config, f, word);
     return CHOIR_OK;
   }
-  /* JSON has numbers, not integers and reals: 1e4 is an integer too. */
+  /* JSON does not distinguish integers and reals: 1e4 is a valid integer. */
   int right = f->kind == CH_FIELD_FLAG ? json_is_boolean(value) : !is_text(f) && json_is_number(value);
   double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
   if (!right || !number_fits(f, number)) return refuse_value(f, ch_json_show(value, text, sizeof text), "");
@@ -178,7 +178,7 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
 
 int ch_field_check(const choir_config *config, const ch_field *f) {
   char text[100];
-  if (is_text(f)) return CHOIR_OK; /* what is no word of it was never set */
+  if (is_text(f)) return CHOIR_OK; /* an unknown word was never set */
   double value = number_of(config, f);
   if (number_fits(f, value)) return CHOIR_OK;
   if (value == 0 && f->value == 0)
@@ -217,7 +217,7 @@ json_t *ch_field_json(const choir_config *config, const ch_field *f) {
       return json_boolean(number != 0);
     case CH_FIELD_NUMBER:
       return json_real(number);
-    default: /* shares are below 1 */
+    default: /* probabilities are below 1 */
       return number == floor(number) ? json_integer((json_int_t)number) : json_real(number);
   }
 }

@@ -1,4 +1,4 @@
-/* The last norm and the head, on all positions or on those whose logits are wanted. */
+/* The final norm and the head, on all positions or on the requested ones. */
 
 #include <math.h>
 
@@ -9,10 +9,10 @@ static real scale_of(const ch_transformer *m) {
   return (real)(scale > 0 ? scale : 1 / sqrt((double)m->config.d_model));
 }
 
-/* How many logits, and targets, there are a pass. */
+/* Number of rows of logits, and of targets, in a pass. */
 static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
 
-/* Weight of the loss of disagreement between two predictions, for each of the pairs that have a target. */
+/* Weight of the consistency loss (between the two predictions of a sequence) for each pair with a target. */
 double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t targets = 0;
   if (!p->paired || ch_counting(x)) return 0;
@@ -20,8 +20,8 @@ double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass 
   return targets ? m->config.router.consistency_weight / (double)targets : 0;
 }
 
-/* Gathers the positions `row` whose logits are wanted from the stream [B*T,d]; the counterpart below scatters their
- * gradients [rows,d] into dx and clears the other rows. Both use the embedding ops, with positions as tokens. */
+/* Gathers the requested positions `row` [rows] from the stream [B*T,d]; the counterpart below scatters their gradients
+ * [rows,d] into dx and clears the other rows. Both use the embedding ops, with positions as tokens. */
 static const real CH_DEV *pick_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
                                     const real CH_DEV *in) {
   int d = m->config.d_model;
@@ -40,17 +40,18 @@ static void spread_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, c
 typedef struct {
   const ch_transformer *m;
   const ch_pass *p;
-  int64_t n; /* rows of a shard */
-  const int32_t CH_DEV *target;
-  const float CH_DEV *row_weight; /* or NULL */
-  const real CH_DEV *in;          /* [rows,d] of all shards, and so on */
-  real CH_DEV *dx;                /* or NULL */
-  real CH_DEV *logits;            /* or NULL */
-  float CH_DEV *losses;           /* or NULL */
+  int64_t n;                      /* rows of a gradient chunk */
+  const int32_t CH_DEV *target;   /* [rows] of all gradient chunks, as all arrays here */
+  const float CH_DEV *row_weight; /* [rows] or NULL */
+  const real CH_DEV *in;          /* [rows,d] */
+  real CH_DEV *dx;                /* [rows,d] or NULL */
+  real CH_DEV *logits;            /* [rows,V] or NULL */
+  float CH_DEV *losses;           /* [rows] or NULL */
 } head_chunk;
 
 enum { DHEAD, DNORM, GRADIENTS };
 
+/* The head on one gradient chunk. dw: gradients of the head's weight [V,d] and of the norm's weight [d]. */
 static void chunk_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const head_chunk *c = context;
   const ch_transformer *m = c->m;
@@ -73,7 +74,7 @@ static void chunk_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
 }
 
-/* Without gradients there is nothing to sum. */
+/* Runs the head on all gradient chunks, and sums the weights' gradients if the pass has gradients. */
 static void all_chunks(ch_exec *x, const head_chunk *c) {
   const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->head), ch_sum_of(c->m->final_norm)};
   real CH_DEV *const none[GRADIENTS] = {NULL, NULL};
@@ -84,6 +85,7 @@ static void all_chunks(ch_exec *x, const head_chunk *c) {
     for (int i = 0; i < grad_chunks; i++) chunk_head(x, (void *)c, i, none, 0);
 }
 
+/* in [n,d], logits [n,V] */
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
   int d = m->config.d_model;
   CH_SCRATCH(x);
@@ -92,7 +94,7 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
         .b16 = m->head->w16, .b8 = m->head->w8, .c = logits, .alpha = scale_of(m));
 }
 
-/* Of a pass that wants logits and no loss. */
+/* Targets [n], all -1, of a pass that computes logits and no loss. */
 static const int32_t CH_DEV *no_targets(ch_exec *x, int64_t n) {
   int32_t *target = CH_NEW_HOST(&ch_host(x)->scratch, int32_t, n);
   for (int64_t i = 0; i < n && !ch_counting(x); i++) target[i] = -1;

@@ -1,4 +1,4 @@
-/* Fields by their keys, and what they take, for the public interface. */
+/* Lookup of fields by key, and their accepted values, for the public interface. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "model/config.h"
 
 static int unknown_path(const char *key) {
-  enum { PARTS = 3 }; /* of a path, at most */
+  enum { PARTS = 3 }; /* max components of a path */
   const char *known[PARTS * CH_FIELDS + 1];
   char suggestion[100];
   int count = 0;

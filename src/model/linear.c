@@ -1,8 +1,9 @@
-/* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], the norm in
- * front of it, and dropout behind. */
+/* Building blocks of both halves of a layer: a bias-free linear map with a parameter W [out,in], the norm before it,
+ * and the dropout after it. */
 #include "model/block.h"
 #include "op/prefetch.h"
 
+/* out [n,outputs] (= or +=) in [n,inputs] W^T, W [outputs,inputs]. */
 static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
   return (ch_gemm_args){.m = n,
                         .n = w->shape[0],
@@ -33,8 +34,8 @@ void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, cons
   ch_prefetch_move(x);
 }
 
-/* The weight's gradient comes first: it can be cut into fewer pieces, and threads are busy with the input's meanwhile.
- */
+/* din [n,inputs] (= or +=) dout [n,outputs] W; dw [outputs,inputs] (= or +=) dout^T in.
+ * The weight's gradient runs first: it splits into fewer tasks, so idle threads start on the input's gradient. */
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
                         real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw) {
   ch_gemm_args to_input = {.m = n,
@@ -73,7 +74,7 @@ void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_
   ch_rmsnorm_args norm = *forward;
   norm.dy = dnormed;
   norm.dx = dx;
-  norm.dx_acc = 1; /* the residual's own gradient stands there */
+  norm.dx_acc = 1; /* it holds the residual's gradient */
   norm.dw = dw;
   x->ops->rmsnorm_backward(x, &norm);
 }

@@ -8,7 +8,7 @@
 
 static const double lm_share = 0.15, lm_masked = 0.8, lm_random = 0.9; /* Devlin et al. 2019 */
 
-/* What replaces a chosen token: the mask; with masked_lm sometimes a random token, or the token itself. */
+/* The replacement of a selected token: the mask; with masked_lm sometimes a random token, or the token itself. */
 static int32_t hide(const choir_config *config, ch_rng rng, uint64_t at, int32_t token) {
   int32_t mask = ch_config_pieces(config);
   if (ch_config_diffusion(config)) return mask;
@@ -34,7 +34,7 @@ void ch_mask_training(const choir_config *config, int64_t step, int row, const i
   uint64_t sequence = (uint64_t)step * (uint64_t)rows + (uint64_t)row;
   ch_rng ratio = ch_rng_make(c->seed, CH_STREAM_MASK_RATIO, 0), mask = ch_rng_make(c->seed, CH_STREAM_MASK, 0),
          other = ch_rng_make(c->seed, CH_STREAM_MASK_TOKEN, 0);
-  int stratum = row % c->batch_sequences * c->accumulate + row / c->batch_sequences; /* every micro-batch has all */
+  int stratum = row % c->batch_sequences * c->accumulate + row / c->batch_sequences; /* spread over micro-batches */
   double factor = 1, p = lm_share;
   *weighted = ch_config_diffusion(config);
   if (*weighted) p = probability(config, (stratum + ch_rng_uniform(ratio, sequence)) / rows, &factor);
@@ -60,7 +60,7 @@ int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, 
   k = (int)ceil((ch_config_diffusion(config) ? *ratio : lm_share) * n);
   if (k > n) k = n;
   left = n;
-  for (int t = 0, missing = k; t < T; t++) { /* each with the chance that the missing ones have among those left */
+  for (int t = 0, missing = k; t < T; t++) { /* selection sampling: probability missing / remaining */
     uint64_t at = (uint64_t)index * (uint64_t)T + (uint64_t)t;
     token[t] = text[t];
     target[t] = -1;

@@ -1,5 +1,5 @@
-/* Options that only some routers, optimizers or objectives take: what is set must have an effect, so the others refuse
- * it. */
+/* Options that only some routers, optimizers or objectives accept. Every option that is set must have an effect, so the
+ * others refuse it. */
 #include <float.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 #include "moe/plugin.h"
 #include "optim/optim.h"
 
-/* Those who take options: a section of the config, and who was chosen there. */
+/* A section of the config with optional fields, and the router or optimizer selected there. */
 typedef struct {
   const char *section, *what, *who; /* "model.router.", "router", its name */
-  const char *const *names;         /* of the section's fields, by number */
+  const char *const *names;         /* names of the section's fields, by number */
   const ch_router *router;          /* or NULL: an optimizer */
   const ch_optim *optim;
 } option_taker;
@@ -25,14 +25,14 @@ static int takes(const option_taker *t, int number) {
   return t->router ? ch_router_takes(t->router, (ch_router_option)number) : (int)(t->optim->options >> number & 1);
 }
 
-/* Whether some router, or some optimizer, takes a field of the section. */
+/* Whether any router or optimizer accepts the field of that number. */
 static int is_option(const option_taker *t, int number) {
   int found = t->router != NULL;
   for (int i = 0; !found && ch_optims[i]; i++) found = (int)(ch_optims[i]->options >> number & 1);
   return found;
 }
 
-/* The number of a field among the options of routers or optimizers; -1: it is none of them. */
+/* Index of a field among the options of routers or optimizers; -1: not an option. */
 static int option_number(const option_taker *t, const ch_field *f) {
   size_t length = strlen(t->section);
   int number = strncmp(f->path, t->section, length) ? -1 : ch_word_number(t->names, f->path + length);
@@ -51,7 +51,7 @@ static const char *list_accepted(const option_taker *t, char *text, size_t size)
   return text;
 }
 
-/* Refuses a value that is out of range where it is taken, and one that differs from `defaults` where it is not. */
+/* Refuses an accepted option out of range, and an unaccepted one that differs from `defaults`. */
 static int check_accepted(const option_taker *t, const choir_config *config, const choir_config *defaults) {
   char value[CHOIR_VALUE_BYTES], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
@@ -71,7 +71,7 @@ static option_taker router_taker(const ch_router *router) {
   return (option_taker){"model.router.", "router", router->name, ch_router_option_names, router, NULL};
 }
 
-/* A config of a router with its own defaults. */
+/* A config with the router's defaults. */
 static choir_config defaults_of(const ch_router *router) {
   return (choir_config){.model.router = ch_router_default(router)};
 }
@@ -90,7 +90,7 @@ static int check_solver(const choir_config *config, const choir_config *defaults
   return CHOIR_OK;
 }
 
-/* Where tokens choose, no capacity is room for all; experts that choose would take nobody. */
+/* Capacity 0 means unlimited for token choice; for expert choice no token would be assigned. */
 static int check_capacity(const ch_router *router, const ch_router_spec *o) {
   if (o->capacity_start > 0 && ch_router_factor(o, 1) == 0)
     return ch_error(CHOIR_ERROR_ARGUMENT,

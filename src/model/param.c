@@ -12,16 +12,16 @@
 
 /* ---- the table ---- */
 
-static const int64_t max_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
+static const int64_t max_parameters = INT64_C(1) << 56; /* small multiples of their bytes fit in 64 bits */
 
-/* Kinds of parameters; each kind but the first includes those before it. */
+/* Kinds of parameters; each kind except the first has the properties of the kinds before it. */
 typedef enum {
-  KEPT,     /* by the router itself: no gradient */
+  KEPT,     /* router state: no gradient */
   PLAIN,    /* norms and biases */
-  PRODUCT,  /* a factor of a matrix product: the router, in fp32 always */
-  MATRIX,   /* ... in the compute type */
-  EXPERT,   /* ... one for each expert, [outputs,inputs] */
-  EXPERT_IN /* ... or [inputs,outputs] */
+  PRODUCT,  /* router matrices, multiplied in fp32 always */
+  MATRIX,   /* matrices multiplied in the compute type */
+  EXPERT,   /* one matrix per expert, [outputs,inputs] */
+  EXPERT_IN /* one matrix per expert, [inputs,outputs] */
 } role;
 
 typedef struct row {
@@ -30,10 +30,10 @@ typedef struct row {
   int64_t shape[3];
   double init_std; /* 0: all ones, or zeros if KEPT */
   role role;
-  int there; /* in this config */
+  int there; /* present in this config */
 } row;
 
-/* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
+/* Adds a row to the table. Rows beyond `max` are only counted: the first walk sizes the table, the second fills it. */
 static void add_row(ch_params *params, int max, int layer, const row *r) {
   if (!r->there || params->count++ >= max) return;
   ch_param *p = &params->p[params->count - 1];
@@ -55,7 +55,7 @@ static void add_row(ch_params *params, int max, int layer, const row *r) {
     snprintf(p->name, sizeof p->name, "layers.%d.%s", layer, r->name);
   for (int i = 0; i < r->dims; i++) {
     p->shape[i] = r->shape[i];
-    p->whole *= r->shape[i]; /* limits of the config: at most 2^16 * 2^17 * 2^20 */
+    p->whole *= r->shape[i]; /* cannot overflow: the config's limits allow at most 2^16 * 2^17 * 2^20 */
   }
   int64_t width = r->shape[r->dims - 1];
   p->part = (ch_part){.rows = p->whole / width, .columns = width, .width = width};
@@ -65,7 +65,7 @@ static void add_row(ch_params *params, int max, int layer, const row *r) {
 #define ADD(params, max, layer, rows) \
   for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add_row(params, max, layer, &(rows)[i])
 
-/* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
+/* Every matrix is initialized from N(0, 1/fan_in), where fan_in is its input width. */
 static void add_attention(ch_params *params, int max, int layer, const ch_model_config *c) {
   int64_t d = c->d_model, d_head = ch_config_d_head(c), inner = c->heads * d_head,
           shared = ch_config_kv_heads(c) * d_head;
@@ -82,7 +82,8 @@ static void add_attention(ch_params *params, int max, int layer, const ch_model_
   ADD(params, max, layer, rows);
 }
 
-/* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
+/* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the up
+ * projection. */
 static void add_ffn(ch_params *params, int max, int layer, const ch_model_config *c, const char *prefix, int64_t h,
                     int activation) {
   int64_t d = c->d_model;
@@ -96,7 +97,7 @@ static void add_ffn(ch_params *params, int max, int layer, const ch_model_config
   ADD(params, max, layer, rows);
 }
 
-/* A router whose weight no gradient trains has it among what is kept. */
+/* A router weight that is not trained by gradients is router state (KEPT). */
 static void add_moe(ch_params *params, int max, int layer, const ch_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
   int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
@@ -218,7 +219,7 @@ const ch_param *ch_params_find(const ch_params *params, const char *name) {
 }
 
 int ch_params_first(const ch_params *params, int layer) {
-  int low = 1, high = params->count - 1; /* what lies between belongs to layers, in order */
+  int low = 1, high = params->count - 1; /* the rows between belong to layers, in order */
   if (layer < 0) return 0;
   while (low < high) {
     int middle = low + (high - low) / 2;
@@ -238,8 +239,8 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-/* The table lists parameters layer by layer. Remote matrices have no gradient here; but with `share` memory for them is
- * reserved all the same, so that every rank needs equally much. */
+/* The table lists parameters layer by layer. Remote matrices have no gradient here, but with `share` their memory is
+ * reserved too, so that all ranks need equal memory. */
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   for (int i = 0; i < params->count; i++)
     if (params->p[i].layer < 0) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
@@ -253,7 +254,7 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   }
 }
 
-/* A weight as matrices of 8 bits: how many, and the first one's numbers. */
+/* A weight as 8-bit matrices: returns their number and describes the first. */
 static int64_t as_matrices(const ch_param *p, ch_q8_values *one) {
   int64_t rows = p->shape[p->dims - 2], columns = p->shape[p->dims - 1];
   *one = (ch_q8_values){.outputs = rows, .depth = columns, .output = columns, .input = 1};
@@ -265,7 +266,7 @@ static void alloc_8_bits(ch_param *p, ch_arena *arena) {
   ch_q8_values one;
   int64_t matrices = as_matrices(p, &one);
   p->w8 = CH_NEW(arena, ch_q8, matrices * ch_q8_matrix_bytes(one.outputs, one.depth));
-  if (!strcmp(p->name, "embed.weight")) p->w = CH_NEW(arena, real, p->count); /* rows of it are looked up */
+  if (!strcmp(p->name, "embed.weight")) p->w = CH_NEW(arena, real, p->count); /* the embedding op reads fp32 rows */
 }
 
 int ch_param_pack(const ch_param *p, const real *values, int threads, int64_t *at) {
@@ -300,7 +301,7 @@ void ch_param_unpack(const ch_param *p, int threads, real *values) {
   }
 }
 
-/* A matrix that lives on another rank needs its rounded copy alone: products read that, and nobody else reads any. */
+/* A remote matrix needs only its rounded copy, which products read. */
 static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
   if (copies == CH_COPIES_Q8_0 && p->matrix) {
     alloc_8_bits(p, arena);
@@ -326,16 +327,16 @@ static void alloc_remote(ch_params *params, ch_arena *arena, ch_copies copies, i
   ch_arena_alloc(arena, max - mark);
 }
 
-/* Matrices of other ranks come last. While a layer runs, the next one's matrices arrive. */
+/* Remote matrices come last. While a layer runs, the next layer's matrices are received. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies) {
   for (int i = 0; i < params->count + params->buffers; i++)
     if (!params->p[i].remote) alloc_weight(&params->p[i], arena, copies);
   for (int odd = 0; odd < 2; odd++) alloc_remote(params, arena, copies, odd);
 }
 
-enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
+enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements per task, and per parallel loop */
 
-/* Draws elements begin .. begin+count-1 of the rank's part: in double precision in every build, rounded at the end. */
+/* Samples elements begin .. begin+count-1 of the rank's shard, in double precision in every build, then rounds. */
 static void fill_param(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
   for (int64_t done = 0, run, at; p->init == CH_INIT_NORMAL && done < count; done += run) {
@@ -346,7 +347,7 @@ static void fill_param(const ch_param *p, ch_rng rng, int64_t begin, int64_t cou
     to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : (real)(p->init == CH_INIT_ONE);
 }
 
-/* Of weights that are kept in 8 bits: drawn whole first. */
+/* Initializes 8-bit weights: samples the whole tensor in fp32, then quantizes it. */
 static int init_packed(const ch_param *p, ch_rng rng, int threads) {
   real *values;
   int64_t at;
@@ -360,7 +361,7 @@ static int init_packed(const ch_param *p, ch_rng rng, int threads) {
   return CHOIR_OK;
 }
 
-/* Block by block: in place, or on the host and then copied. */
+/* Initializes blocks in place if memory is the host's, otherwise on the host, then uploads them. */
 static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int threads, real *block) {
   for (int64_t first = 0; first < p->count; first += BLOCK) {
     int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;

@@ -9,7 +9,7 @@
 #include "model/transformer.h"
 #include "moe/route_stats.h"
 
-/* The parameter of that name inside a layer; NULL where the layer has none. */
+/* The layer's parameter of that name; NULL if the layer has none. */
 static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
   char name[64];
   snprintf(name, sizeof name, "layers.%d.%s", layer, suffix);
@@ -40,7 +40,7 @@ static void bind_block(ch_transformer *m, ch_layer *b, int layer) {
   b->dense.down = layer_param(p, layer, b->w1 ? "moe.shared.down.weight" : "ffn.down.weight");
 }
 
-/* The routing of every MoE layer, from the config's. */
+/* Derives the routing of every MoE layer from the config. */
 static void resolve_routing(ch_transformer *m) {
   for (int l = 0; l < m->config.layers; l++)
     if (m->block[l].moe >= 0) m->block[l].routing = ch_config_layer_router(&m->config, m->block[l].moe);
@@ -113,7 +113,7 @@ void ch_transformer_end_step(ch_exec *x, ch_transformer *m) {
   }
 }
 
-/* Positions up to the last token of each sequence, one at least; NULL: all are whole. */
+/* Length [B] of each sequence up to its last token, at least 1; NULL: no padding. */
 static const int *find_lengths(ch_exec *x, const ch_pass *p, const uint8_t *mask, int padded) {
   int *length = CH_NEW_HOST(&ch_host(x)->tape, int, p->B);
   for (int b = 0; b < p->B && !ch_counting(x); b++) {
@@ -123,13 +123,13 @@ static const int *find_lengths(ch_exec *x, const ch_pass *p, const uint8_t *mask
   return padded || ch_counting(x) ? length : NULL;
 }
 
-/* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
+/* Replaces padding (negative ids) by token 0 and masks it: on the host, then uploaded. */
 static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T;
   int padded = 0;
   int32_t *id = CH_NEW_HOST(&ch_host(x)->tape, int32_t, n);
   uint8_t *mask = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n), *masked = NULL;
-  int both_ways = ch_config_bidirectional(&m->config); /* then the last token of the vocabulary is the mask */
+  int both_ways = ch_config_bidirectional(&m->config); /* bidirectional: the last token of the vocabulary is the mask */
   if (both_ways) masked = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n);
   for (int64_t t = 0; t < n && !ch_counting(x); t++) {
     mask[t] = p->token[t] >= 0;
@@ -145,9 +145,8 @@ static void clean_tokens(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   p->length = both_ways ? find_lengths(x, p, mask, padded) : NULL;
 }
 
-/* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
- * when they come (a tied embedding's by the head, to which the lookup's are added); the small rest are sums and start
- * from 0. */
+/* Prepares the gradients of a layer (-1: parameters outside the layers). Products overwrite their gradients (a tied
+ * embedding's is written by the head, then the lookup's is added). All others are sums and start from 0. */
 static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *p, int layer) {
   for (int i = ch_params_first(params, layer); i < params->count && !p->accumulate; i++) {
     if (layer >= 0 && params->p[i].layer != layer) break;
@@ -156,7 +155,7 @@ static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *
   }
 }
 
-/* Where the shards' losses stand among the numbers of a pass, behind all others. */
+/* Index of the gradient chunks' losses among the numbers of a pass: the last block. */
 static size_t loss_cells(const ch_transformer *m) {
   return CH_PASS_SUMS + (size_t)m->moe_layers * (CH_TALLY_SUMS + CH_TALLY_COUNTS((size_t)m->config.experts));
 }
@@ -198,9 +197,10 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   }
   p->loss_sum = ch_add_grad_chunks(ch_pass_grad_chunks(p), sums + loss_cells(m));
   p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
-  if (ch_exec_refused(x)) p->loss_sum = (double)NAN; /* whoever reads it asks ch_exec_check */
+  if (ch_exec_refused(x)) p->loss_sum = (double)NAN; /* callers get the error from ch_exec_check */
 }
 
+/* token [B*T], rows [B*T,d] */
 ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,
                            real CH_DEV *rows) {
   const ch_embedding_args a = {.n = (int64_t)p->B * p->T,
@@ -216,7 +216,7 @@ ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p
 
 typedef struct {
   ch_embedding_args all;
-  int64_t n; /* rows of a shard */
+  int64_t n; /* rows of a gradient chunk */
 } lookup;
 
 static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
@@ -230,12 +230,14 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
   x->ops->embedding_backward(x, &part);
 }
 
-/* Nothing is updated within the backward pass of what a router refused. */
+/* If a router refused, the pass's guard becomes NaN, so that updates within backward are skipped. */
 static void guard_refusal(ch_exec *x, const ch_pass *p) {
   const double no_number = (double)NAN;
   if (ch_exec_refused(x)) ch_write(x, p->sums + CH_PASS_GUARD, &no_number, sizeof no_number);
 }
 
+/* stream [B,T,d]: the first layer's input, overwritten in passes without gradients. Returns the last layer's output
+ * [B,T,d]. */
 const real CH_DEV *ch_layers_forward(ch_exec *x, ch_transformer *m, const ch_pass *p, real CH_DEV *stream) {
   const int64_t count = (int64_t)p->B * p->T * m->config.d_model;
   real CH_DEV *other = p->gradients ? NULL : CH_NEW(&x->tape, real, count);
@@ -255,7 +257,7 @@ const real CH_DEV *ch_layers_forward(ch_exec *x, ch_transformer *m, const ch_pas
   return stream;
 }
 
-/* dx [n,d]: from the gradient of the last layer's output to that of the first one's input. */
+/* dx [n,d]: in, the gradient of the last layer's output; out, the gradient of the first layer's input. */
 static void layers_backward(ch_exec *x, ch_transformer *m, const ch_pass *p, real CH_DEV *dx) {
   for (int l = m->config.layers - 1; l >= 0; l--) {
     begin_gradients(x, &m->params, p, l);

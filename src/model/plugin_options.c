@@ -1,4 +1,4 @@
-/* Options of a router that is a plug-in's: they stand beside choir's in "router", and go by the router's name. */
+/* Options of a plug-in router: next to the built-in options in "router", and valid only for that router name. */
 #include <stdio.h>
 #include <string.h>
 

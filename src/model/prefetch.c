@@ -27,13 +27,13 @@ int ch_params_dense_sharded(const ch_params *params) {
   return sharded;
 }
 
-/* Products of bf16 read rounded weights alone, which the owner has: these travel. */
+/* Bf16 products read only the rounded weights, so the owner broadcasts these. */
 static ch_broadcast broadcast_of(const ch_param *p) {
   if (p->w16) return (ch_broadcast){p->owner, CH_HOST_OR_DEVICE(p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
   return (ch_broadcast){p->owner, CH_HOST_OR_DEVICE(p->w), p->whole * (int64_t)sizeof(real)};
 }
 
-/* The largest number of sharded matrices of a layer. */
+/* Max number of sharded matrices per layer. */
 static int64_t max_sharded(const ch_params *params) {
   int64_t max = 0, count = 0;
   for (int i = 0; i < params->count; i++) {
@@ -45,12 +45,12 @@ static int64_t max_sharded(const ch_params *params) {
   return max;
 }
 
-/* x->prefetch is the member `under_way` of one of these. */
+/* State of the prefetch; x->prefetch points to its first member, `under_way`. */
 typedef struct {
   ch_broadcasts under_way; /* first */
   const ch_params *params;
-  ch_broadcast *matrix; /* [most of a layer] */
-  int here[2];          /* the layers whose matrices the two buffers have, or get */
+  ch_broadcast *matrix; /* [max_sharded] */
+  int here[2];          /* layer whose matrices each of the two buffers holds or receives */
 } prefetch;
 
 static void begin_layer(ch_exec *x, prefetch *v, int layer) {

@@ -1,4 +1,4 @@
-/* Fields set and read by their keys, one or several at once. */
+/* Setting and reading fields by key, one or several at once. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static int set_text(choir_config *config, const char *key, const char *value) {
   return code;
 }
 
-/* "name" alone may also be model.name, and is refused. */
+/* "name" alone is ambiguous (model.name) and refused. */
 static int names_router(const char *key) { return strchr(key, '.') && ch_path_ends("model.router.name", key); }
 
 int choir_config_update(choir_config *config, const char *const *keys, const char *const *values, int count) {

@@ -1,11 +1,11 @@
-/* The names that other programs have for the fields of a config, and those that earlier versions had. */
+/* Names of config fields in other programs and in earlier versions. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "model/config.h"
 
-/* By field: the words that stand for it. */
+/* Synonyms per field. */
 static const struct {
   const char *ours, *theirs;
 } synonyms[] = {

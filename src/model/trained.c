@@ -1,5 +1,5 @@
-/* Which version of somebody's own router a checkpoint was trained by: another one would go on with its weights by
- * another rule. */
+/* The version of the plug-in router that trained a checkpoint. Another version may route differently, so versions are
+ * compared when a checkpoint is loaded. */
 #include <stdio.h>
 #include <string.h>
 

@@ -36,7 +36,7 @@ ch_stored ch_stored_param(const ch_param *p) {
   return s;
 }
 
-/* Assembles a tensor from the ranks' parts, which have equal sizes (ch_params_share). */
+/* Assembles a tensor from the ranks' shards, which have equal sizes (ch_params_share). */
 static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *local, real *whole) {
   const ch_comm *replica = &x->grid.replica;
   real *all;
@@ -80,12 +80,12 @@ static void shape_text(int dims, const int64_t *shape, char *text, size_t size) 
 
 static int first_not_finite(const real *x, int64_t count, int64_t *at) {
   int bad = 0;
-  for (int64_t i = 0; i < count; i++) bad |= !(x[i] - x[i] == 0); /* plain enough to become vector code */
+  for (int64_t i = 0; i < count; i++) bad |= !(x[i] - x[i] == 0); /* branch-free, so compilers vectorize it */
   for (*at = 0; bad && isfinite(x[*at]); ++*at) continue;
   return bad;
 }
 
-/* Copies a part, and looks for what is not finite while the copy is in the cache. */
+/* Copies a range and checks that its values are finite while they are in the cache. */
 static int copy_part(const char *path, const choir_tensor *t, const ch_part *part, const ch_memory *memory,
                      int unchecked, real CH_DEV *out) {
   enum { PIECE = 1 << 14 };
@@ -100,7 +100,7 @@ static int copy_part(const char *path, const choir_tensor *t, const ch_part *par
   return CHOIR_OK;
 }
 
-/* The tensor of that name, type and shape. */
+/* Finds the tensor of the same name, type and shape; an error if the file has none. */
 static int find_tensor(const choir_tensors *file, const char *path, const ch_stored *s, const choir_tensor **tensor) {
   const char *name = s->tensor.name;
   const choir_tensor *t = *tensor = choir_tensors_find(file, name);
@@ -130,7 +130,8 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
   return read_part(file, path, s, &local, x, unchecked);
 }
 
-/* Rounds a tensor to 8 bits, which hold no number that is not finite, however unchecked. */
+/* Quantizes a tensor to 8 bits. Values must be finite even if `unchecked`, because 8 bits cannot represent NaN or
+ * infinity. */
 static int read_packed(const choir_tensors *file, const char *path, const ch_param *p, const ch_exec *x) {
   const ch_stored s = ch_stored_param(p);
   const choir_tensor *t;
@@ -168,7 +169,7 @@ int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int u
   return code;
 }
 
-/* Whether the file has one expert where the model has several of the same shape. */
+/* Whether the file has one expert and the model several of the same shape. */
 static int is_dense_of(const choir_tensor *t, const ch_param *p) {
   return t && p->expert && p->shape[0] > 1 && t->dims == p->dims && t->shape[0] == 1 && t->shape[1] == p->shape[1] &&
          t->shape[2] == p->shape[2];
@@ -179,7 +180,7 @@ static void repeat_expert(const ch_exec *x, const ch_param *p, int64_t count) {
   for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
 }
 
-/* A tensor of one expert, or [d,h] of a dense layer, into all that this rank has. */
+/* Reads a tensor of one expert, or [d,h] of a dense layer, into all of this rank's experts. */
 static int read_expert(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p,
                        const choir_tensor *t) {
   const int64_t one[3] = {1, p->shape[1], p->shape[2]};
@@ -193,7 +194,7 @@ static int read_expert(const choir_tensors *file, const char *path, const ch_exe
   return CHOIR_OK;
 }
 
-/* The same of [h,d], whose transpose an expert's weight is. */
+/* As read_expert, from a tensor [h,d], which is transposed. */
 static int read_transposed(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p,
                            const choir_tensor *t) {
   int64_t d = p->shape[1], h = p->shape[2], columns = p->part.columns;
@@ -214,8 +215,8 @@ static int read_transposed(const choir_tensors *file, const char *path, const ch
   return code;
 }
 
-/* The dense matrix of the file that an expert's matrix starts from: for W1 the gate, or without one the way up; for W3
- * the way up; for W2 the way down. NULL: the file has no such layer. */
+/* The dense matrix of the file that an expert's matrix starts from: for W1 the gate, or the up projection if there is
+ * no gate; for W3 the up projection; for W2 the down projection. NULL: the file has no such layer. */
 static const choir_tensor *dense_of(const ch_params *params, const choir_tensors *file, const ch_param *p) {
   char name[80];
   snprintf(name, sizeof name, "layers.%d.moe.experts.w3", p->layer);
@@ -227,7 +228,7 @@ static const choir_tensor *dense_of(const ch_params *params, const choir_tensors
   return choir_tensors_find(file, name);
 }
 
-/* Experts from what the file has instead of them; *kind says what that is. */
+/* The file's tensor for a parameter: itself, one expert, or a dense layer; *kind says which. */
 typedef enum { ITSELF, ONE_EXPERT, DENSE } source;
 static const choir_tensor *source_of(const ch_params *params, const choir_tensors *file, const ch_param *p,
                                      source *kind) {
@@ -247,7 +248,7 @@ static int start_tensor(const ch_params *params, const ch_exec *x, const char *p
   return read_transposed(file, path, x, p, t);
 }
 
-/* Layers whose experts come from one that the file has. */
+/* Counts layers whose experts are copies of one expert or dense layer of the file. */
 static int count_upcycled(const ch_params *params, const char *path, const choir_tensors *file, int *upcycled) {
   char gate[80], up[80];
   *upcycled = 0;
@@ -267,7 +268,7 @@ static int count_upcycled(const ch_params *params, const char *path, const choir
   return CHOIR_OK;
 }
 
-/* What a router has learned: its weight, or centroids, and thresholds. */
+/* Whether a tensor belongs to a router: weight or centroids, and thresholds. */
 static int is_of_router(const char *name) { return strstr(name, ".moe.router.") || strstr(name, ".moe.thresholds"); }
 
 static int start_open(ch_params *params, const ch_exec *x, const char *path, const choir_tensors *file,

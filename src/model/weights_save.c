@@ -1,6 +1,6 @@
 /* Saving tensors, on one rank or many. Files are written in rows: in each row every rank writes one file. Within a row
- * all ranks go through rounds together: round j sends every writer the j-th distributed tensor of its file, from the
- * ranks of its own replica, which together hold the whole tensor. */
+ * all ranks run the same rounds: in round j every writer receives the j-th distributed tensor of its file from the
+ * ranks of its replica, which together hold the whole tensor. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +19,20 @@ typedef struct stage {
   const char *path;
   const ch_stored *stored;
   const char *const *metadata;
-  choir_tensor *tensor; /* the same for files */
+  choir_tensor *tensor; /* `stored` as tensors of the file format */
   int count;
-  int *first, files; /* of ch_tensors_cut */
-  int row, file;     /* numbers of the row's first file, and of this rank's */
-  int round;         /* how many the row has had */
-  char *bytes;       /* room for a tensor that is not at hand */
-  char *arrived;     /* and for its parts, one rank's behind the other's, where they must be put in order */
+  int *first, files; /* from ch_tensors_cut */
+  int row, file;     /* indices of the row's first file and of this rank's file */
+  int round;         /* rounds done in this row */
+  char *bytes;       /* buffer for a tensor that is not in host memory */
+  char *arrived;     /* buffer for its shards in rank order, if columns must be interleaved */
 } stage;
 
 static int is_shared(const stage *s, int i) {
   return (s->stored[i].experts || s->stored[i].owner >= 0) && s->x->grid.replica.size > 1;
 }
 
-/* The tensor that the writer of file f is brought in this round; NULL: none. */
+/* The distributed tensor that the writer of file f receives in this round; NULL: none. */
 static const ch_stored *brought(const stage *s, int f) {
   int number = 0;
   for (int i = f < s->files ? s->first[f] : s->count; f < s->files && i < s->first[f + 1]; i++)
@@ -40,13 +40,14 @@ static const ch_stored *brought(const stage *s, int f) {
   return NULL;
 }
 
-/* The part that a rank of the replica sends: none of what hidden shards do not cut, but from the first of them. */
+/* The range that a rank of the replica sends. Of experts' tensors without a hidden dimension only the first hidden
+ * shard sends. */
 static ch_part sent_part(const stage *s, const ch_stored *t, int rank) {
   if (t->experts && !t->hidden && rank % s->x->grid.tp_group.size) return (ch_part){0};
   return ch_stored_part(t, &s->x->grid, rank);
 }
 
-/* Columns of hidden shards among each other's. */
+/* Interleaves the columns of the hidden shards. */
 static void put_in_order(const stage *s, const ch_stored *t) {
   const char *from = s->arrived;
   for (int r = 0; r < s->x->grid.replica.size; r++) {
@@ -76,7 +77,7 @@ static void play_round(stage *s) {
   s->round++;
 }
 
-/* As the file asks for it. */
+/* Callback of the file writer. */
 static const void *fetch_tensor(void *context, const choir_tensor *t) {
   stage *s = context;
   if (is_shared(s, (int)(t - s->tensor))) {
@@ -88,7 +89,7 @@ static const void *fetch_tensor(void *context, const choir_tensor *t) {
   return s->bytes;
 }
 
-/* Rounds of the row, as many as its longest file needs. */
+/* Number of rounds of the row: the max over its files. */
 static int rounds(const stage *s) {
   int max = 0;
   for (int f = s->row; f < s->files && f < s->row + s->comm->size; f++) {
@@ -109,7 +110,7 @@ static int write_row(stage *s) {
   if (f < s->files) {
     ch_tensors_file_path(s->path, f, s->files, path);
     code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], s->metadata, fetch_tensor, s);
-    if (!code) code = ch_device_check(s->x); /* what is in the file may not be what was on the device */
+    if (!code) code = ch_device_check(s->x); /* a failed device copy leaves wrong bytes in the file */
   }
   while (s->round < rounds(s)) play_round(s);
   return ch_comm_agree(s->comm, code);
@@ -156,7 +157,7 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
   return code;
 }
 
-/* The first rank's: the directory is its. */
+/* On the first rank, which writes the directory. */
 static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
   char directory[PATH_MAX];
   ch_path_parent(path, directory, sizeof directory);
@@ -165,7 +166,7 @@ static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
   return CHOIR_OK;
 }
 
-/* Behind what binds the weights. */
+/* Adds the router's version to the metadata, after the binding. */
 static void add_version(const ch_router *router, const char **metadata) {
   const ch_plugin *p = ch_plugin_of(router);
   if (!p || !*p->given.version) return;
