@@ -1,10 +1,9 @@
-/* Several ranks: rows of tokens go to the owners of the experts that took them, and come back. Where experts are cut
- * into hidden shards, all shards of an expert get its rows, and what they make of a row, parts of a sum, is added up
- * where the token is.
+/* Several ranks: rows of tokens are sent to the owners of their experts, and the results are returned. If experts are
+ * split into hidden shards, all shards of an expert get its rows and return partial sums, which the token's rank adds.
  *
- * A rank's experts are cut into groups, each with exchanges of its own: while one is multiplied, the rows of the next
- * come and the results of the last go. Messages make progress where `progress` is called, between products. Where a
- * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.c). */
+ * A rank's experts are split into groups with separate exchanges: during one group's products the next group's rows
+ * arrive and the last group's results leave. Messages make progress where `progress` is called, between products. If a
+ * rank's tokens have far more slots than the mean, rows are sent in rounds (rounds.c). */
 #include "dispatch/exchange.h"
 #include "op/prefetch.h"
 
@@ -39,7 +38,7 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *e
 static void split(ch_exec *x, ch_dispatch *ex) {
   ch_range range = ch_tokens_of(ex, x->comm->rank);
   ex->first_row = (int)(ex->begin + range.first - (int64_t)x->comm->rank * ex->n);
-  if (range.first == range.last) ex->first_row = 0; /* it is about others' tokens */
+  if (range.first == range.last) ex->first_row = 0; /* an empty range may begin beyond this rank's tokens */
   ex->local.tokens = ch_counting(x) ? ex->n : range.last - range.first;
   CH_OP(x, part, .all = &ex->all, .begin = range.first, .end = range.last, .part = &ex->local);
   CH_OP(x, index, .record = &ex->local);
@@ -54,12 +53,12 @@ static ch_bytes *spans_of(const ch_exec *x, const ch_dispatch *ex, int group, in
   return ex->spans + ((int64_t)group * 4 + which) * x->comm->size;
 }
 
-/* How many rows the round has: only the device knows. */
+/* Number of rows of the round, in device memory. */
 static const int CH_DEV *rows_of_round(const ch_dispatch *ex) {
   return ex->round.part->expert_begin + ex->round.part->experts;
 }
 
-/* A group's rows set out, and come as ex->arrivals on the other side. */
+/* Starts the exchange of a group's rows; the receiver gets them in ex->arrivals. */
 static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
   ch_local_spans(x, ex, group, 0, send);
@@ -68,8 +67,8 @@ static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_comm_begin(&x->grid.replica, &ex->transfer[group], ex->request, send, receive);
 }
 
-/* The round's y goes to the experts; of one round groups AHEAD of the one that is waited for, so that no later one
- * takes bandwidth from it. */
+/* Sends the round's y to the experts. With one round, at most AHEAD groups are in flight beyond the awaited one, so
+ * that later groups do not take its bandwidth. */
 enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->dispatch_dtype == CH_COMPUTE_BF16)
@@ -78,7 +77,7 @@ static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   for (int g = 0; g < AHEAD && g < ex->exchanges; g++) begin_group(x, ex, g);
 }
 
-/* y += what a hidden shard has made of the round's rows. */
+/* y += a hidden shard's partial sums of the round's rows. */
 static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV *y) {
   char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
   int64_t count = ch_counting(x) ? 0 : ch_rounds_rows(x, ex) * ex->d;
@@ -88,7 +87,7 @@ static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV 
     CH_OP(x, copy, .count = count, .x = (real CH_DEV *)partial, .y = y, .accumulate = 1);
 }
 
-/* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
+/* y = the experts' results of the round's rows; over hidden shards their sum, in shard order. */
 static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->dispatch_dtype == CH_COMPUTE_BF16)
     CH_OP(x, widen_bf16, .count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y);
@@ -134,7 +133,7 @@ static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   return ex->round.several;
 }
 
-/* ch_gates_apply for the round's slots. */
+/* ch_gates_apply on the round's slots. */
 static void apply_gates(ch_exec *x, const ch_dispatch *ex, int gated, const real CH_DEV *tokens, real CH_DEV *y,
                         real CH_DEV *dgate) {
   CH_SCRATCH(x);
@@ -153,7 +152,7 @@ static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const 
   ex->answer = "gradients from experts";
 }
 
-/* Room for the largest group. */
+/* Buffer for the rows of the largest group. */
 static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   int64_t max = 0;
   (void)y;
@@ -175,7 +174,8 @@ static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV
                   ch_rows_of_group(x, ex, group, ex->kept), 1);
 }
 
-/* Returns a group's results into the buffer of the rows sent; so that transfer must have finished. */
+/* Returns a group's results into the buffer that its rows were sent from, so the outgoing transfer must have
+ * finished. */
 static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
   ch_transfer *there = &ex->transfer[group], *back = &ex->transfer[ex->groups + group];
   char CH_DEV *stage = ch_rows_of_group(x, ex, group, ex->stage);

@@ -9,8 +9,8 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *e
   ex->owned = max_slots;
 }
 
-/* A library multiplies rows of experts only if the host knows where they begin: a device's are read, once, where no
- * bound of the router says enough. */
+/* A library's GEMM needs the experts' row offsets on the host: they are read from the device once, unless a bound of
+ * the router suffices. */
 static void read_loads(const ch_exec *x, ch_expert_group *g) {
   ch_record *r = &g->record;
   int bounded = r->max && (int64_t)r->experts * r->max <= CH_WORTH_PADDING * (int64_t)r->max_slots;
@@ -25,7 +25,7 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   read_loads(x, &ex->group[0]);
 }
 
-/* Rows become what they would have become on their way: only the device knows how many. */
+/* Rounds rows as sending would round them. Their number is in device memory. */
 static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->dispatch_dtype == CH_COMPUTE_FP32) return;
   CH_SCRATCH(x);
@@ -35,6 +35,7 @@ static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   CH_OP(x, widen_bf16, .count = ex->d, .rows = rows, .x = rounded, .y = y);
 }
 
+/* tokens [n,d] to y [slots,d] */
 static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   tokens += (int64_t)ex->first_row * ex->d;
   ex->rounds = x->ops->writes_bf16 && x->compute == CH_COMPUTE_BF16 && !ex->gates_input;
@@ -46,6 +47,7 @@ static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, rea
   round_in_place(x, ex, y);
 }
 
+/* tokens [n,d] (= or +=) the sum of gate * y [slots,d] over each token's slots */
 static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate) {
   CH_OP(x, combine, .record = &ex->all, .d = ex->d, .gated = !ex->gates_input, .out_acc = accumulate, .y = y,
         .out = tokens + (int64_t)ex->first_row * ex->d);
@@ -65,7 +67,7 @@ static void dispatch_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const
   if (ex->gates_input) ch_gates_apply(x, &ex->all, ex->d, 1, tokens, y, dgate);
 }
 
-/* With one process rows never travel, so y already holds all of them. */
+/* With one process rows are not sent, so y already holds all of them. */
 static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) { return (void)x, (void)ex, y; }
 
 static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {

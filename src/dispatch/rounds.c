@@ -1,12 +1,12 @@
 /* Rounds.
  *
  * A rank has buffers for twice the mean number of slots per rank (ch_comm's `means`). A router may give one rank's
- * tokens more slots, in the worst case all of them, and buffers for the worst case would need a whole process's memory
- * on every rank. If a rank has more slots than its buffers hold, its rows travel in several rounds, one range of tokens
- * each.
+ * tokens more slots, in the worst case all of them, and buffers for the worst case would need the memory of a single
+ * process on every rank. If a rank has more slots than its buffers hold, its rows are sent in several rounds, one range
+ * of tokens each.
  *
- * All ranks know the record, so they cut it alike. Usually no rank overflows and there is one round. With several
- * rounds communication and products do not overlap: all rows are sent, in rounds, before the first product, and
+ * All ranks know the record, so they split it identically. Usually no rank overflows and there is one round. With
+ * several rounds communication and products do not overlap: all rows are sent, in rounds, before the first product, and
  * returned, in rounds, after the last. Experts see the same rows in the same order, so results are bit-identical. */
 #include <string.h>
 
@@ -42,7 +42,8 @@ void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
   memset(round->slots, 0, bytes);
 }
 
-/* The end of as many tokens from `first` on as there is room for. One token has e slots at most, and room. */
+/* The end of the longest range of tokens from `first` on that fits the buffers. One token has at most e slots and
+ * always fits. */
 static int end_of_round(const ch_dispatch *ex, int first, int end) {
   const int *begin = ex->round.token_begin;
   int last = first;
@@ -50,7 +51,7 @@ static int end_of_round(const ch_dispatch *ex, int first, int end) {
   return last;
 }
 
-/* How many slots of every rank and expert are in the round, which ends before tokens round->last. */
+/* Counts the round's slots per rank and expert; the round ends before tokens round->last. */
 static void count(const ch_exec *x, ch_dispatch *ex) {
   ch_round *round = &ex->round;
   int64_t slot = 0;
@@ -63,7 +64,7 @@ static void count(const ch_exec *x, ch_dispatch *ex) {
     }
 }
 
-/* Tokens of this rank from `first` on, as far as the round goes. */
+/* Sets the round to this rank's tokens from `first` on. */
 static void cut_round(ch_exec *x, ch_dispatch *ex, int first) {
   ch_round *round = &ex->round;
   int begin = ch_tokens_of(ex, x->comm->rank).first, last = round->last[x->comm->rank];
@@ -117,7 +118,7 @@ static int64_t place_of_rows(const ch_exec *x, const ch_dispatch *ex, int rank, 
          ex->round.before[(int64_t)number * ex->e + expert];
 }
 
-/* One expert of every rank, its k-th: rows of one expert and rank are in a row on both sides. */
+/* Byte ranges of every rank's k-th expert: the rows of one expert and rank are contiguous on both sides. */
 static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char *owned, ch_bytes *of_tokens,
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);

@@ -1,4 +1,4 @@
-/* Rows as they travel: in the order of ranks, where experts read them in the order of slots. */
+/* Packing of sent rows: messages are ordered by rank, experts read rows in slot order. */
 #include "dispatch/exchange.h"
 
 int64_t ch_row_bytes(const ch_exec *x, int d) {
@@ -29,7 +29,7 @@ void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, 
   }
 }
 
-/* Between `count` numbers and the same as they travel. */
+/* Converts `count` values to the dispatch dtype, or back if `arrive`. */
 static void convert(ch_exec *x, ch_compute dispatch_dtype, int64_t count, real CH_DEV *value, char CH_DEV *travelling,
                     int arrive) {
   if (dispatch_dtype == CH_COMPUTE_FP32)
@@ -43,7 +43,7 @@ static void convert(ch_exec *x, ch_compute dispatch_dtype, int64_t count, real C
 
 void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d,
                      ch_compute dispatch_dtype, real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
-  if (ch_counting(x)) return; /* nobody knows yet whose the rows are */
+  if (ch_counting(x)) return; /* in a rehearsal the rows' owners are unknown */
   int64_t at[CH_RANKS], next = 0, bytes = dispatch_dtype == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
   for (int r = 0; r < ranks->size; next += ch_slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
   for (int i = some.first; i < some.last; i++)

@@ -34,7 +34,7 @@ int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts) {
   return sum;
 }
 
-/* Number of slots that `experts` give to tokens of the whole replica. */
+/* Number of slots of `experts` over all tokens of the replica. */
 static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts) {
   int64_t sum = 0;
   for (int r = 0; r < x->grid.replica.size; r++) sum += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), experts);
@@ -59,7 +59,7 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   const int *token = ch_download(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
   for (int g = 0; g < ex->groups; g++) {
     ch_record *r = &ex->group[g].record;
-    r->load = x->grid.dp_group.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
+    r->load = x->grid.dp_group.size == 1 ? ex->all.load : -1; /* with several replicas the load of one is unknown */
     r->max = ex->all.max;
   }
   if (!ch_counting(x)) {
