@@ -21,11 +21,11 @@
 #include "model/config.h"
 #include "model/weights.h"
 
-/* Where a load puts its results, and how it loads. */
+/* Options and outputs of a load. */
 typedef struct load {
   const choir_model_options *options;
   choir_model **model;
-  choir_tokenizer **tokenizer; /* NULL: not wanted */
+  choir_tokenizer **tokenizer; /* out, or NULL */
   char *loaded;                /* [PATH_MAX] out: the directory that was loaded */
 } load;
 
@@ -60,7 +60,7 @@ static int load_one(const load *l, const char *directory) {
   return code;
 }
 
-/* A file in the place of its directory, and a damaged checkpoint beside a good one: what to do. */
+/* Errors with advice: a file path instead of its directory, and a damaged checkpoint next to an intact one. */
 static int not_a_directory(const char *path) {
   char directory[PATH_MAX];
   ch_path_parent(path, directory, sizeof directory);
@@ -80,7 +80,7 @@ static int whole(const char *directory) {
   return 1;
 }
 
-/* Adds to the message about RUN/checkpoints/STEP which older one is whole, and how the run goes on from there. */
+/* Adds to the error about RUN/checkpoints/STEP which older checkpoint is intact and how to resume from it. */
 static int name_older(int code, const char *path) {
   char run[PATH_MAX], message[1024], older[PATH_MAX];
   const char *name = strrchr(path, '/');
@@ -102,7 +102,7 @@ static int name_older(int code, const char *path) {
                   older, run);
 }
 
-/* Errors that lie in the files, and not in what the caller asks for or the machine has. */
+/* Errors of files, not of the caller's arguments or of the machine. */
 static int files_fault(int code) {
   return code == CHOIR_ERROR_IO || code == CHOIR_ERROR_FORMAT || code == CHOIR_ERROR_NUMERIC;
 }
@@ -122,7 +122,7 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
     CH_TRY(ch_path_exists(path, &there));
     ch_error(code, "%s", why);
     if ((*gone = !there)) return code;
-    if (unread) return code; /* it may be whole: no older one in its place */
+    if (unread) return code; /* it may be intact, so no older one replaces it */
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
     ch_notice("%s; passed over", choir_error_message());
   }
@@ -131,7 +131,7 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
 }
 
 static int load_newest(const load *l, const char *run) {
-  enum { ATTEMPTS = 20 }; /* a run that saves faster than this reads is not followed for ever */
+  enum { ATTEMPTS = 20 }; /* bound, for a run that saves faster than this process loads */
   int code = CHOIR_OK, gone = 1, count;
   for (int i = 0; i < ATTEMPTS && gone; i++) {
     int64_t *steps;
@@ -158,7 +158,7 @@ static int load_path(const load *l, const char *path) {
   int threads, there;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* before any checkpoint is blamed */
+  CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* an error of threads is not an error of the checkpoint */
   CH_TRY(check_shards(l->options->shards));
   CH_TRY(ch_tensors_exist(part, &there));
   if (there) {
@@ -177,8 +177,8 @@ static int load_path(const load *l, const char *path) {
   return load_newest(l, path);
 }
 
-/* The first rank loads the checkpoint that the path means and tells the others its directory, because a run that is
- * still training may save a newer one meanwhile. */
+/* The first rank resolves the path, loads the checkpoint and broadcasts its directory, because a running training may
+ * save a newer one meanwhile. */
 static int load_shared(const load *l, const ch_comm *comm, const char *path) {
   CH_TRY(CH_ON_FIRST(comm, load_path(l, path)));
   ch_comm_broadcast(comm, 0, l->loaded, PATH_MAX);

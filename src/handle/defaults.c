@@ -1,4 +1,4 @@
-/* Option structs with their defaults, for languages in which CHOIR_..._INIT is no initialiser. */
+/* Option structs with their defaults, for languages that cannot use CHOIR_..._INIT. */
 #include "base/options.h"
 #include "choir/choir.h"
 

@@ -1,4 +1,4 @@
-/* Planning a handle's executor, and the public forward pass. */
+/* Planning of a handle's executor, and the public forward pass. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ int ch_model_picks_rows(const choir_model *model, int B) {
   return ch_config_masked(&model->config) && ch_model_grad_chunks(model, B) == 1;
 }
 
-/* Logits and loss may both be asked for. */
+/* Rehearses every kind of pass: callers may request loss, logits or both. */
 static void count_passes(choir_model *model, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
@@ -62,7 +62,7 @@ static int check_sizes(const choir_model *model, int B, int T, int forced) {
   return CHOIR_OK;
 }
 
-/* What runs between passes, in the same scratch. */
+/* Rehearses the work between passes that uses the same scratch. */
 static void count_between(choir_model *model) {
   ch_model_bad_weight(model);
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
@@ -108,7 +108,7 @@ int ch_model_separate_exec(const choir_model *model, ch_exec *x) {
 
 int ch_model_commit_exec(choir_model *model, ch_exec *x) {
   const ch_params *params = &model->net.params;
-  for (int i = 0; i < params->count; i++) /* rounding weights may be left to do */
+  for (int i = 0; i < params->count; i++) /* weights may still have to be rounded */
     x->ops->round_bf16(x, &(ch_round_args){.count = params->p[i].count});
   CH_TRY(ch_exec_commit(x));
   if (model->stale) ch_model_round_weights(model, x);
@@ -117,7 +117,7 @@ int ch_model_commit_exec(choir_model *model, ch_exec *x) {
 
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   CH_TRY(ch_model_check_idle(model));
-  CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
+  CH_TRY(ch_threads_check(model->x.threads)); /* the process may have forked after planning */
   CH_TRY(check_sizes(model, B, T, 0));
   if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)
@@ -153,7 +153,7 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
   return CHOIR_OK;
 }
 
-/* A hash of all that the memory of a forced pass depends on: its sizes, and the slots that each layer's marks fill. */
+/* Hash of the inputs that determine the memory of a forced pass: sizes, and the number of assigned slots per layer. */
 static uint64_t forced_memory(const choir_model *model, int B, int T, int gradients) {
   int cells = B * T * model->config.model.experts;
   uint64_t hash = XXH64((const int[]){B, T, gradients != 0}, 3 * sizeof(int), 1);
@@ -164,7 +164,7 @@ static uint64_t forced_memory(const choir_model *model, int B, int T, int gradie
   return hash;
 }
 
-/* Replays whose layers fill as many slots as before have room in the plan that is there. */
+/* Plans again only if the slot counts of the forced assignment differ from those of the existing plan. */
 static int plan_forced(choir_model *model, int B, int T, int gradients) {
   static const int32_t some_tokens = 0;
   real some_logits;
@@ -191,7 +191,7 @@ static int plan_forced(choir_model *model, int B, int T, int gradients) {
   return CHOIR_OK;
 }
 
-/* Checks, plans and allocates: all that may fail on one rank alone, before ranks agree. */
+/* Checks, plans and allocates: all steps that may fail on a single rank, before ranks synchronize. */
 static int prepare_pass(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
   if (gradients) CH_TRY(ch_model_check_unrounded(model, "gradients"));
   if (gradients) CH_TRY(ch_config_check_next_token(&model->config, "a gradient of tokens alone"));
@@ -225,7 +225,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   if (code) free(target);
   CH_TRY(code);
   int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
-  int masked = ch_config_masked(&model->config); /* a masked model needs the caller's targets */
+  int masked = ch_config_masked(&model->config); /* masked models have no default targets */
   for (int64_t t = 0; t < n; t++) target[t] = masked || t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,

@@ -13,7 +13,7 @@
 #include "moe/layer.h"
 #include "moe/route_stats.h"
 
-#ifndef CHOIR_DOUBLE /* the public interface is in float */
+#ifndef CHOIR_DOUBLE /* the public interface uses float */
 
 struct choir_layer {
   choir_layer_options options;
@@ -21,14 +21,14 @@ struct choir_layer {
   ch_exec x;
   ch_moe_args args;   /* of the last forward */
   ch_moe_saved saved; /* what it left */
-  int planned;        /* n that the arenas were last planned for */
+  int planned;        /* n of the last plan */
   int forward_done, backward_possible;
-  int bad_row;    /* of the last forward's x: the first that takes part and is not finite; -1: none */
-  int32_t *token; /* [tokens] and [tokens]: copies of what the last forward was given */
+  int bad_row;    /* first unmasked row of the last forward's x that is not finite; -1: none */
+  int32_t *token; /* [tokens] and [tokens]: copies of the last forward's arguments */
   uint8_t *valid;
 };
 
-/* ---- the caller's arrays as ops see them: themselves, or copies on the tape ---- */
+/* ---- the caller's arrays as arguments of ops: in place, or copies on the tape ---- */
 
 static const void CH_DEV *put(ch_exec *x, const void *from, size_t bytes) {
   return from ? ch_upload(&x->tape, from, bytes) : NULL;
@@ -56,10 +56,10 @@ static ch_moe_gradients put_gradients(ch_exec *x, const ch_moe_args *a, const ch
 /* Arguments of a forward and a backward call. */
 typedef struct {
   const choir_layer_weights *weights, *gradients;
-  const float *x, *dout;
-  const int32_t *tokens;
-  const uint8_t *valid;
-  float *out, *dx;
+  const float *x, *dout; /* [n,d] */
+  const int32_t *tokens; /* [n] or NULL */
+  const uint8_t *valid;  /* [n] or NULL */
+  float *out, *dx;       /* [n,d] */
 } call;
 
 static void forward_layer(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
@@ -90,7 +90,7 @@ static void backward_layer(ch_exec *x, const ch_moe_args *forward, ch_moe_saved 
   ch_download_into(&x->tape, c->gradients->w2, a.gradients.w2, expert_bytes(&a));
 }
 
-/* The first of n rows of `width` numbers that takes part and is not finite, or -1. */
+/* The first unmasked row of rows [n,width] that is not finite, or -1. */
 static int find_bad_row(const real *rows, int n, int width, const uint8_t *valid) {
   for (int t = 0; t < n; t++)
     for (int j = 0; j < width && (!valid || valid[t]); j++)
@@ -98,7 +98,7 @@ static int find_bad_row(const real *rows, int n, int width, const uint8_t *valid
   return -1;
 }
 
-/* The same of the scores that a forward left: finite rows of x may have scores that overflow. */
+/* As find_bad_row, for the saved scores [n,e]: scores of finite rows of x may overflow. */
 static int find_bad_score(ch_exec *x, const ch_route_args *a, const ch_moe_saved *saved) {
   CH_SCRATCH(x);
   if (!ch_router_has_thresholds(a->router)) return -1;
@@ -106,7 +106,7 @@ static int find_bad_score(ch_exec *x, const ch_route_args *a, const ch_moe_saved
   return ch_counting(x) ? -1 : find_bad_row(scores, a->n, a->e, a->tokens.mask);
 }
 
-/* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
+/* Rehearses every kind of call on the counting executor `x`, which sizes its arenas. */
 static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   static float some;
   static const int32_t token;
@@ -130,7 +130,7 @@ static int fits(const ch_exec *trial, const ch_exec *x) {
          (!x->host || fits(trial->host, x->host));
 }
 
-/* An executor like another one, that counts. */
+/* A counting executor with the settings of `x`. */
 static ch_exec trial_of(const ch_exec *x, ch_exec *host) {
   ch_exec trial = *x;
   ch_arena_init(&trial.tape, x->tape.name, x->memory);
@@ -145,7 +145,7 @@ static void take_peaks(ch_exec *x, const ch_exec *trial) {
   if (x->host) take_peaks(x->host, trial->host);
 }
 
-/* Scratch of products need not shrink with n, so every new n is rehearsed; memory grows only where that says so. */
+/* Scratch of products is not monotonic in n, so every new n is rehearsed; arenas grow only if they are too small. */
 static int plan_layer(choir_layer *layer, int n) {
   if (n == layer->planned) return CHOIR_OK;
   ch_exec host, trial = trial_of(&layer->x, &host);
@@ -206,7 +206,7 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   choir_layer *made;
   CH_TRY(CH_ALLOC(&made, 1, "a layer"));
   made->options = o;
-  made->options.config = NULL; /* the caller may free it */
+  made->options.config = NULL; /* the caller owns it and may free it */
   made->router = o.config->model.router;
   int code = set_up_layer(made, compute);
   if (code) {
@@ -231,7 +231,8 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s", !w->w1 ? "w1" : !w->w2 ? "w2" : "router", what);
 }
 
-/* What goes by steps, or runs every sequence twice, a layer alone cannot do. */
+/* Refuses options that a single layer cannot support: those that depend on the training step or run each sequence
+ * twice. */
 static int check_training(const ch_router_spec *o) {
   if (!o->threshold_after && !(o->consistency_weight > 0)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is for training a whole model; set it to 0",

@@ -1,4 +1,4 @@
-/* Creating, initialising, loading and saving models: the public handle. */
+/* Creating, initializing, loading and saving models: the public handle. */
 #include "handle/model.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "model/weights.h"
 #include "moe/route_stats.h"
 
-/* What has no gradients and goes to no file is of one process, too. */
+/* Q8_0 models have no gradients, cannot be saved and need a single process. */
 static int check_q8_0(const choir_model *model) {
   CH_TRY(ch_model_alone(model, "compute 'q8_0'"));
   return model->x.memory->host ? CHOIR_OK
@@ -52,7 +52,7 @@ static int prepare_model(const choir_config *config, const choir_model_options *
   return CHOIR_OK;
 }
 
-/* Gives the code back; a model that failed goes. */
+/* Returns the code; on failure frees the model. */
 static int keep(int code, choir_model **model) {
   if (code) {
     choir_model_free(*model);
@@ -75,7 +75,7 @@ int ch_model_commit_weights(choir_model *model) {
   if (!ch_arena_counting(&model->weights)) return CHOIR_OK;
   if (model->config.model.vocab_size <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
-  CH_TRY(ch_threads_check(model->x.threads)); /* from here on there are parallel regions */
+  CH_TRY(ch_threads_check(model->x.threads)); /* parallel regions start here */
   CH_TRY(ch_arena_commit(&model->weights));
   ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;
@@ -98,7 +98,7 @@ void choir_model_free(choir_model *model) {
 
 void ch_model_weights_changed(choir_model *model) {
   model->evaluated[0] = model->evaluated[1] = 0;
-  model->stale = ch_counting(&model->x); /* without a plan no op can run: planning rounds the weights later */
+  model->stale = ch_counting(&model->x); /* rounding is an op and needs a plan: planning does it later */
   if (!model->stale) ch_model_round_weights(model, &model->x);
 }
 
@@ -220,8 +220,7 @@ static int check_index(const choir_model *model, int index) {
              : ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
 }
 
-/* Whether a parameter has a gradient to read: not if layers share the memory of gradients, nor before it is allocated.
- */
+/* Whether a parameter has a readable gradient: no if layers share gradient memory or it is not allocated. */
 static int has_gradient(const choir_model *model, int index) {
   return index < model->net.params.count && !ch_arena_counting(&model->gradients) && !model->share_gradients;
 }
@@ -253,7 +252,7 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   CH_ENTER(model, values);
   CH_TRY(check_index(model, index));
   CH_TRY(ch_model_check_idle(model));
-  if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* which round these */
+  if (model->copies && !ch_counting(&model->x)) CH_TRY(ch_threads_check(model->x.threads)); /* to round the weights */
   const ch_param *p = &model->net.params.p[index];
   int64_t bad;
   if (p->w8 && ch_param_pack(p, values, model->x.threads, &bad))

@@ -1,5 +1,5 @@
-/* choir_route: any matrix of affinities through any router, outside any model, on the host: its backend is the first
- * one whose memory is the host's, so that the caller's arrays are what ops work on. */
+/* choir_route: routes any matrix of affinities [n,e] by any router, without a model, on the host. Its backend is the
+ * first with host memory, so ops work on the caller's arrays in place. */
 #include <math.h>
 #include <string.h>
 
@@ -13,15 +13,15 @@
 #include "moe/scores.h"
 #include "op/backend.h"
 
-#ifndef CHOIR_DOUBLE /* the public interface is in float */
+#ifndef CHOIR_DOUBLE /* the public interface uses float */
 
-/* Where a routing goes, each NULL or not: gates, statistics, a callback; and the way back. */
+/* Outputs of a routing, each may be NULL: gates, statistics, a callback; and backward. */
 typedef struct {
   float *gates;
   choir_route_stats *stats;
   choir_routing_callback callback;
   void *context;
-  const float *dgates; /* [n,e] or NULL: 0 */
+  const float *dgates; /* [n,e] or NULL: zeros */
   double aux_weight;
   float *dscores; /* [n,e] or NULL: forward only */
 } results;
@@ -33,8 +33,7 @@ typedef struct {
   const results *to;
 } request;
 
-/* Every row must be able to say which expert is best: finite scores; of logits -inf may mean "never", but not
- * everywhere. */
+/* Every row needs finite scores. A logit may be -inf (never this expert), but not all of a row. */
 static int check_row(const request *q, int t) {
   int e = q->args.e, is_logits = q->given->is_logits, possible = 0;
   for (int i = 0; i < e; i++) {
@@ -88,7 +87,7 @@ static int check_request(const request *q) {
   return check_rows(q);
 }
 
-/* The gradient of gates, slot by slot. */
+/* Gathers dgates [n,e] into dgate [slots]. */
 static void gather_dgates(const request *q, float *dgate) {
   const ch_record *r = &q->routing.record;
   const int *begin = CH_AS_HOST(const int, r->expert_begin), *token = CH_AS_HOST(const int, r->slot_token);
@@ -97,14 +96,14 @@ static void gather_dgates(const request *q, float *dgate) {
       dgate[s] = q->to->dgates ? q->to->dgates[(int64_t)token[s] * r->experts + i] : 0;
 }
 
-/* Padding may hold anything, NaN too: it has no gradient. */
+/* Padding may hold any value, even NaN; its gradient is 0. */
 static void clear_padding(const request *q) {
   const ch_route_args *a = &q->args;
   for (int t = 0; a->tokens.mask && t < a->n; t++)
     if (!a->tokens.mask[t]) memset(q->to->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->to->dscores);
 }
 
-/* forward's steps in reverse, on the caller's array. */
+/* Runs forward's steps in reverse order, and writes dscores to the caller's array. */
 static void run_backward(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   ch_routing *r = &q->routing;
@@ -117,14 +116,14 @@ static void run_backward(ch_exec *x, request *q) {
   if (!ch_counting(x)) clear_padding(q);
 }
 
-/* The caller's scores go to the router as what it reads: affinities mean logits, where it reads these. */
+/* Passes the caller's scores as scores or as logits, whichever the router reads. */
 static void run_router(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   ch_routing *r = &q->routing;
-  real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
+  real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* never written */
   int scored = ch_router_scored(a->router);
   ch_routing_alloc(x, a, (ch_route_tally){0}, &x->tape);
-  if (scored && !q->given->is_logits) r->lse = NULL; /* affinities do not tell */
+  if (scored && !q->given->is_logits) r->lse = NULL; /* affinities have no log-sum-exp */
   ch_route_z_loss(x, a, 0, a->n, in);
   if (scored && q->given->is_logits) {
     r->scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
@@ -146,7 +145,7 @@ static void write_gates(const ch_record *r, float *gates) {
     for (int s = begin[i]; s < begin[i + 1]; s++) gates[(int64_t)token[s] * r->experts + i] = gate[s];
 }
 
-/* Plans, runs and hands out, on an executor that the caller frees. */
+/* Plans, runs and copies the outputs, on an executor that the caller frees. */
 static int run_planned(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   const results *to = q->to;

@@ -17,7 +17,7 @@ void choir_model_on_routing(choir_model *model, choir_routing_callback callback,
   model->callback_context = context;
 }
 
-/* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
+/* Target load of an expert in tokens: its capacity (expert choice), or an even share of n * K (token choice). */
 static double target(const ch_route_args *a, const ch_routing *r) {
   int choices = ch_router_choices(a->options), n = ch_valid_count(a->tokens.mask, a->n);
   if (choices) return (double)n * choices / (a->e + a->options->null_experts);
@@ -61,7 +61,7 @@ static void show_routing(void *context, ch_exec *x, int layer, const ch_route_ar
   choir_routing view = ch_routing_view(x, a, r);
   view.layer = layer;
   view.moe = model->net.block[layer].moe;
-  if (!ch_counting(x) && model->callback) { /* which may have taken itself away, layers ago */
+  if (!ch_counting(x) && model->callback) { /* the callback may have removed itself in an earlier layer */
     model->in_callback = 1;
     model->callback(model->callback_context, &view);
     model->in_callback = 0;

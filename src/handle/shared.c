@@ -1,4 +1,4 @@
-/* A model that several ranks share: what must be the same, and what it cannot do. */
+/* A model that is distributed over ranks: values that must be equal on all ranks, and unsupported calls. */
 #include <string.h>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 #include "model/config.h"
 #include "model/prefetch.h"
 
-/* Hashes the weights that every rank has, a piece at a time, as they may be on a device. */
+/* Hashes the replicated weights in blocks, since they may be in device memory. */
 static uint64_t hash_weights(const choir_model *model) {
   enum { PIECE = 1 << 12 };
   const ch_params *params = &model->net.params;
@@ -39,7 +39,7 @@ int ch_model_same(const choir_model *model) {
                            {"number of hidden shards", (uint64_t)x->grid.tp_group.size},
                            {"number of shards", (uint64_t)model->grad_chunks},
                            {"sharding of dense matrices", (uint64_t)ch_params_dense_sharded(&model->net.params)},
-                           {"set of weights", hash_weights(model)}}; /* that all ranks hold whole */
+                           {"set of weights", hash_weights(model)}}; /* replicated on all ranks */
   return CH_SAME(x->comm, facts);
 }
 
@@ -50,7 +50,7 @@ int ch_model_alone(const choir_model *model, const char *what) {
                   ranks);
 }
 
-/* Ranks share a batch by whole shards. */
+/* Ranks split a batch into whole gradient chunks. */
 int ch_model_check_ranks(const choir_model *model, int B) {
   int ranks = model->x.comm->size, grad_chunks = model->grad_chunks;
   const char *name = grad_chunks == model->config.train.grad_chunks ? "train.grad_chunks" : "shards";
