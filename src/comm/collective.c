@@ -33,14 +33,14 @@ void ch_comm_gather(const ch_comm *comm, const char *what, const void *local, vo
   ch_comm_exchange(comm, what, send, receive);
 }
 
-/* Where two ranges overlap, in an array that begins with element `from`. */
+/* Bytes of the overlap of two ranges, in an array that begins with element `from`. */
 static ch_bytes overlap(ch_range a, ch_range b, const void *array, int64_t from, int64_t bytes) {
   int64_t first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
   if (last < first) last = first;
   return (ch_bytes){(char *)(uintptr_t)array + (first - from) * bytes, (last - first) * bytes};
 }
 
-/* The elements of a rank's lists. */
+/* Range of the elements of a rank's lists. */
 static ch_range elements_of(const ch_comm *comm, int rank, int count, const int *begin) {
   const ch_range lists = ch_share_range(count, rank, comm->size);
   return (ch_range){begin[lists.first], begin[lists.last]};
@@ -120,19 +120,18 @@ int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact) {
 }
 
 /* ---- broadcasts ----
- * Each array goes from its owner to all ranks in two steps: the owner scatters one share to every other rank, and the
- * ranks then exchange their shares. So no rank sends more than the whole array. At most CH_AT_ONCE arrays are in
- * flight; the next ones follow when these have ended. */
+ * Each array is sent from its owner to all ranks in two steps: the owner scatters one share to every other rank, and
+ * these ranks then exchange their shares. So no rank sends more than the whole array. At most CH_AT_ONCE arrays are in
+ * flight; the next ones start when these have ended. */
 
 static int under_way(const ch_broadcasts *s) { return s->count < CH_AT_ONCE ? s->count : CH_AT_ONCE; }
 
-/* The share of rank r, which is not the owner. */
+/* The share of rank r, r != owner. */
 static ch_bytes share_of(const ch_comm *comm, const ch_broadcast *a, int r) {
   return ch_share_of(a->data, a->bytes, 1, r - (r > a->owner), comm->size - 1);
 }
 
-/* Begins the first step, in which the owner scatters, or with `passing` the second one, in which the others exchange.
- */
+/* Begins the first step (the owner scatters) or, with `passing`, the second step (the other ranks exchange). */
 static void set_out(const ch_comm *comm, const char *what, const ch_broadcast *a, int passing, ch_transfer *t,
                     ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;

@@ -1,4 +1,4 @@
-/* Collective calls, made of exchanges. One process does nothing, or its own part. */
+/* Collective calls, implemented by exchanges. A single process exchanges nothing. */
 #ifndef CH_COMM_COLLECTIVE_H
 #define CH_COMM_COLLECTIVE_H
 
@@ -6,10 +6,11 @@
 #include "base/real.h"
 #include "comm/comm.h"
 
-/* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
+/* Start of rank r's share of `count` items: the share is ch_share(count, r, size) .. ch_share(count, r + 1, size) -
+ * 1. */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
 
-/* Numbers first .. last-1: experts, tokens or slots; and a rank's share of `count` of them. */
+/* Indices first .. last-1 of experts, tokens or slots; and a rank's share of `count` items. */
 typedef struct ch_range {
   int first, last;
 } ch_range;
@@ -29,7 +30,7 @@ static inline ch_bytes ch_share_of(const void *all, int64_t count, int64_t bytes
   return (ch_bytes){(char *)(uintptr_t)all + first * bytes, (last - first) * bytes};
 }
 
-/* Arrays that one function has under way at a time, at most, and the spans of one, for each rank. */
+/* Max arrays in flight per function; spans per array and rank. */
 enum { CH_AT_ONCE = 8, CH_SPANS = 2 };
 
 /* The ranks that receive a result: every `every`-th rank, starting at `first`. */
@@ -38,10 +39,10 @@ typedef struct ch_receivers {
 } ch_receivers;
 static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
 
-/* All-gather: all [size * bytes] receives every rank's `own` [bytes], which may be in its place already. */
+/* All-gather: all [size * bytes] receives every rank's `local` [bytes], which may already be in its place in `all`. */
 void ch_comm_gather(const ch_comm *comm, const char *what, const void *local, void *all, int64_t bytes);
 
-/* The same into an array of `arena`, which is `own` itself on a single rank; while the arena counts, it only counts the
+/* All-gather into an array from `arena`; on a single rank returns `local` itself. A counting arena only counts the
  * array. */
 static inline void CH_DEV *ch_comm_gather_in(ch_arena *arena, const ch_comm *comm, const char *what,
                                              const void CH_DEV *local, int64_t bytes) {
@@ -51,17 +52,18 @@ static inline void CH_DEV *ch_comm_gather_in(ch_arena *arena, const ch_comm *com
   return all;
 }
 
-/* All-gather of an array of `count` elements, `bytes` bytes each, cut by ch_share: each rank has written its share. */
+/* All-gather in place of an array of `count` elements of `bytes` bytes, split by ch_share: each rank has written its
+ * share. */
 void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes);
 
-/* All-gather of `count` lists, whose elements, `bytes` bytes each, are one after the other in `all`: list i is elements
- * begin[i] .. begin[i+1]-1. A rank has the lists of its ch_share in `own`. Elements are spread evenly first, so that a
- * rank with most of them does not send these to everyone. */
+/* All-gather of `count` lists with elements of `bytes` bytes, consecutive in `all`: list i is elements begin[i] ..
+ * begin[i+1]-1. `local` holds the lists of the rank's ch_share. Elements are first redistributed evenly, so that a rank
+ * with many elements does not send all of them to every rank. */
 void ch_comm_gather_lists(const ch_comm *comm, const char *what, const void *local, void *all, int count,
                           const int *begin, int64_t bytes);
 
-/* From rows to columns of a matrix with elements of `bytes` bytes: every rank has `rows` rows [rows,columns] and
- * receives, of all ranks' rows, the columns of its ch_share. packed: as large as own. */
+/* All-to-all from row shards to column shards of a matrix with elements of `bytes` bytes: every rank has `local`
+ * [rows,columns] and receives the columns of its ch_share from all ranks' rows. packed: scratch of local's size. */
 void ch_comm_columns(const ch_comm *comm, const char *what, int64_t rows, int64_t columns, int64_t bytes,
                      const void *local, void *packed, void *received);
 
@@ -73,11 +75,11 @@ void ch_comm_gather_begin(const ch_comm *comm, ch_transfer *t, const char *what,
 /* Maximum of `value` over ranks. */
 int64_t ch_comm_max(const ch_comm *comm, int64_t value);
 
-/* Maximum of `code` over ranks, so that one rank's failure becomes every rank's error before any rank leaves. The
- * message is taken from the lowest failing rank and names the rank. */
+/* Maximum of `code` over ranks: an error on any rank is returned on all ranks before any rank leaves. The message is
+ * taken from the lowest failing rank and names the rank. */
 int ch_comm_agree(const ch_comm *comm, int code);
 
-/* The first rank makes the call, and its code becomes every rank's. */
+/* Only the first rank makes the call; every rank returns its code. */
 #define CH_ON_FIRST(comm, call) ch_comm_agree(comm, (comm)->rank ? CHOIR_OK : (call))
 
 /* Sends `root`'s bytes to every rank. */
@@ -90,14 +92,14 @@ typedef struct ch_broadcast {
   int64_t bytes;
 } ch_broadcast;
 
-/* Broadcasts in flight while other work goes on (collective.c explains the two steps). All ranks take each step, and
- * end, at the same places among their exchanges. */
+/* Asynchronous broadcasts (collective.c explains the two steps). All ranks take each step, and end, at the same
+ * position in their order of exchanges. */
 typedef struct ch_broadcasts {
   const char *what;
-  const ch_broadcast *left; /* [count] that have not ended */
+  const ch_broadcast *left; /* [count] broadcasts that have not ended */
   int count;
-  int steps;       /* steps taken, 0 at first */
-  ch_bytes *spans; /* [count, CH_SPANS, size], of CH_AT_ONCE at most */
+  int steps;       /* steps taken; initially 0 */
+  ch_bytes *spans; /* [min(count, CH_AT_ONCE), CH_SPANS, size] */
   ch_transfer transfer[CH_AT_ONCE];
 } ch_broadcasts;
 void ch_comm_broadcast_next(const ch_comm *comm,
@@ -113,7 +115,7 @@ typedef struct ch_fact {
 enum { CH_FACTS = 16 }; /* at most */
 
 /* CHOIR_ERROR_ARGUMENT on every rank if a fact [count] differs between ranks, with the fact's name. CH_SAME takes an
- * array of facts; more than CH_FACTS do not compile. */
+ * array of at most CH_FACTS facts (checked at compile time). */
 int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact);
 #define CH_SAME(comm, facts)                                                                                           \
   ch_comm_same(                                                                                                        \
@@ -121,20 +123,20 @@ int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact);
       (int)(sizeof(facts) / sizeof *(facts) + 0 * sizeof(char[sizeof(facts) / sizeof *(facts) <= CH_FACTS ? 1 : -1])), \
       facts)
 
-/* Sums over shards in a fixed binary tree (op/grad_chunks.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo +
- * hi) / 2. Every rank has equally many consecutive shards. A rank's pieces are the largest tree nodes whose shards are
- * all its own, in order. */
-enum { CH_SUM_PIECES = 64 }; /* of one rank, at most */
+/* Sums over gradient chunks in a fixed binary tree (op/grad_chunks.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid =
+ * (lo + hi) / 2. Every rank has equally many consecutive chunks. A rank's pieces are the largest tree nodes whose
+ * chunks are all local, in order. */
+enum { CH_SUM_PIECES = 64 }; /* max per rank */
 typedef struct ch_piece {
   int lo, hi;
 } ch_piece;
 int ch_comm_pieces(int grad_chunks, int rank, int size, ch_piece *pieces);
 
-/* Elements that a rank adds at a time, of every piece. */
+/* Elements per piece that a rank adds at a time. */
 enum { CH_SUM_SLICE = 1 << 16 };
 
-/* An array of `count` elements to sum: piece[i] has the sum over this rank's i-th piece. `most`: the largest count in
- * any group that sums at the same time, so that all groups make equally many exchanges. Only the ranks in `to` get the
+/* An array of `count` elements to sum: piece[i] holds the sum over this rank's i-th piece. `max`: the max count over
+ * all groups that sum at the same time, so that all groups make equally many exchanges. Only the ranks in `to` get the
  * sum (NULL: every rank). */
 typedef struct ch_comm_array {
   real *const *piece;
@@ -148,13 +150,12 @@ typedef struct ch_sum_buffers {
 } ch_sum_buffers;
 ch_sum_buffers ch_comm_sum_buffers(const ch_comm *comm, int grad_chunks, int arrays, ch_arena *arena);
 
-/* Reduce-scatter, then all-gather, of at most CH_AT_ONCE arrays: piece[0] becomes the sum over all shards on the
- * receiving ranks and is overwritten on the others. The arrays are reduced one after the other and gathered together.
- */
+/* Reduce-scatter, then all-gather, of at most CH_AT_ONCE arrays: piece[0] becomes the sum over all gradient chunks on
+ * the receiving ranks and is overwritten on the others. Arrays are reduced one at a time and gathered together. */
 void ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const ch_comm_array *array, int arrays,
                  const ch_sum_buffers *buffers);
 
-/* The same with room from `arena`, which goes back; while the arena counts, it only counts the room. */
+/* ch_comm_sum with temporary buffers from `arena`. A counting arena only counts the buffers. */
 static inline void ch_comm_sum_in(ch_arena *arena, const ch_comm *comm, const char *what, int grad_chunks,
                                   const ch_comm_array *array, int arrays) {
   size_t mark = ch_arena_mark(arena);
@@ -163,7 +164,7 @@ static inline void ch_comm_sum_in(ch_arena *arena, const ch_comm *comm, const ch
   ch_arena_release(arena, mark);
 }
 
-/* Sums one number per shard in the same fixed order. */
+/* Sums one number per gradient chunk in the order of the tree. */
 double ch_add_grad_chunks(int grad_chunks, const double *shard);
 
 #endif

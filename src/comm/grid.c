@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 
-/* A single process exchanges nothing, so the table has no functions. */
+/* A single process exchanges nothing, so its table has no functions. */
 const ch_comm ch_comm_single = {.name = "single", .rank = 0, .size = 1, .stride = 1, .piece = INT64_MAX};
 
 ch_comm ch_comm_group(const ch_comm *all, int first, int stride, int size) {
@@ -16,7 +16,7 @@ ch_comm ch_comm_group(const ch_comm *all, int first, int stride, int size) {
   return group;
 }
 
-/* "1, 2, 4" for 4. */
+/* The divisors as text: "1, 2, 4" for 4. */
 static const char *divisors(int number, char *text, size_t size) {
   size_t used = 0;
   for (int i = 1; i <= number && used < size; i++)
@@ -24,7 +24,7 @@ static const char *divisors(int number, char *text, size_t size) {
   return text;
 }
 
-/* Whether so many replicas, or hidden shards, divide what there is of ranks; left: what remains for the rest. */
+/* Checks that `parts` (replicas or hidden shards) divides `ranks`; *left: the quotient. */
 static int divide(const char *what, int parts, int ranks, const char *of, int *left) {
   char text[256];
   *left = parts < 1 ? 0 : ranks / parts;

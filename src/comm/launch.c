@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-/* The largest number that launchers have left in one of these variables, at least 0. */
+/* The max of the numbers in these environment variables of launchers, at least 0. */
 static int said(const char *const names[], int count) {
   long max = 0;
   for (int i = 0; i < count; i++) {
@@ -17,9 +17,9 @@ static int said(const char *const names[], int count) {
 }
 #define SAID(...) said((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
 
-/* How many processes the launcher says that it has started; 1 when there is none. MPI itself is not asked: to start it
- * takes time, and most processes are alone. Names are of Open MPI's mpirun; MPICH's mpiexec, and srun with PMI; srun
- * with PMIx. */
+/* Number of processes according to the launcher; 1 without a launcher. MPI itself is not queried, because its start is
+ * slow and most runs have one process. The variables are those of Open MPI's mpirun; of MPICH's mpiexec and srun with
+ * PMI; of srun with PMIx. */
 static int launched(void) {
   int count = SAID("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS");
   return count > 1 ? count : 1;

@@ -1,5 +1,5 @@
-/* Ranks over MPI: the one file that calls it. Point-to-point messages only, called by the first thread, outside of
- * parallel regions. MPI's own handling of errors stays: it names the call and ends all processes. */
+/* The transport over MPI, the only file that calls MPI. Point-to-point messages only, called by the main thread outside
+ * of parallel regions. MPI's default error handler remains: it names the call and ends all processes. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -16,24 +16,25 @@
 static int ch_mpi_open(void) { return CHOIR_OK; } /* linked */
 #endif
 
-static const int64_t PIECE = INT64_C(1) << 28; /* counts of MPI are int */
+static const int64_t PIECE = INT64_C(1) << 28; /* MPI counts are int */
 
-/* The messages of a transfer: a span is one at a time, for it may be more than a piece. Those that come are first. */
+/* The messages of a transfer, receives first. A span has one message in flight at a time, because it may need
+ * several. */
 typedef struct {
   MPI_Request request[2 * CH_RANKS];
-  int rank[2 * CH_RANKS]; /* of the other side */
+  int rank[2 * CH_RANKS]; /* peer of each message */
   int count, receives;    /* of spans */
   int left, to_come;      /* of them */
   int in_use;
 } messages;
 
-/* A process joins MPI once. We use the world itself instead of a duplicate, because MPI_Comm_dup waits for all ranks
- * and the watchdog would not see it. */
+/* A process joins MPI once. The world is not duplicated, because MPI_Comm_dup waits for all ranks outside of the
+ * watchdog. */
 static const MPI_Comm world = MPI_COMM_WORLD;
 static ch_traffic traffic;
 static ch_comm table;
 static messages under_way[CH_TRANSFERS];
-static MPI_Status status[2 * CH_RANKS]; /* of what has just been done */
+static MPI_Status status[2 * CH_RANKS]; /* of the messages just completed */
 
 static ch_bytes *span_of(const messages *m, const ch_transfer *t, int i) {
   return &(i < m->receives ? t->receive : t->send)[m->rank[i]];
@@ -43,9 +44,9 @@ static int64_t first_piece(const ch_comm *comm, const ch_bytes *span) {
   return span->bytes < comm->piece ? span->bytes : comm->piece;
 }
 
-/* Several exchanges are under way at a time, which the tag tells apart; pieces of a span go one after the other. */
+/* Several exchanges are in flight; the tag identifies the exchange. Pieces of a span are sent one at a time. */
 static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) {
-  enum { TAGS = 1 << 14 }; /* MPI promises 2^15 */
+  enum { TAGS = 1 << 14 }; /* MPI guarantees 2^15 */
   const ch_bytes *span = span_of(m, t, i);
   int bytes = (int)first_piece(comm, span), tag = (int)(t->number % TAGS), other = ch_comm_number(comm, m->rank[i]);
   if (i < m->receives)
@@ -54,10 +55,10 @@ static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) 
     MPI_Isend(span->at, bytes, MPI_BYTE, other, tag, world, &m->request[i]);
 }
 
-/* All receive first; each sends to the rank after it first, so that not all begin with the same one. */
+/* Posts all receives first. Each rank sends first to the next rank, so that not all ranks send to the same one. */
 static void begin_transfer(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
-  while (under_way[place].in_use) place++; /* there are never more than CH_TRANSFERS */
+  while (under_way[place].in_use) place++; /* at most CH_TRANSFERS are in flight */
   messages *m = &under_way[t->place = place];
   m->in_use = 1;
   m->count = 0;
@@ -74,9 +75,9 @@ static void begin_transfer(const ch_comm *comm, ch_transfer *t) {
   for (int i = 0; i < m->count; i++) post(comm, m, t, i);
 }
 
-/* Both sides know every count. MPI ends the job if a message is longer than expected, but accepts a shorter one, which
- * would leave old bytes at the buffer's end: so we end the job as MPI does. (MPI's own error handler would be the
- * place, but Open MPI loses its message when several processes end.) */
+/* Both sides know every count. MPI ends the job if a message is longer than expected but accepts a shorter one, which
+ * would leave stale bytes at the buffer's end, so this function ends the job too. (Not by MPI's error handler, because
+ * Open MPI loses its message when several processes end.) */
 static void check_length(const ch_comm *comm, const ch_transfer *t, int from, int64_t bytes, const MPI_Status *of) {
   int came;
   MPI_Get_count(of, MPI_BYTE, &came);
@@ -85,11 +86,11 @@ static void check_length(const ch_comm *comm, const ch_transfer *t, int from, in
           "choir: rank %d of %d: %d bytes came from rank %d in exchange %lld (%s), which should be %lld: ranks that do "
           "not agree, by a fault in choir, in MPI or of the network; go on from the newest checkpoint\n",
           comm->rank, comm->size, came, from, (long long)t->number, t->what, (long long)bytes);
-  nanosleep(&(struct timespec){.tv_sec = 1}, NULL); /* Open MPI 5 may end the job before mpirun has read the message */
+  nanosleep(&(struct timespec){.tv_sec = 1}, NULL); /* Open MPI 5 may end the job before mpirun has read stderr */
   MPI_Abort(world, 1);
 }
 
-/* A message has gone or come: what is next of its span. */
+/* After a message: advances its span and posts the next message. */
 static void moved(const ch_comm *comm, messages *m, const ch_transfer *t, int i, const MPI_Status *of) {
   ch_bytes *span = span_of(m, t, i);
   int64_t bytes = first_piece(comm, span);

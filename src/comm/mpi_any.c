@@ -1,7 +1,7 @@
-/* MPI without its header: the library is opened when a program starts with others. Two binary interfaces
- * cover nearly all MPIs: Open MPI's and MPICH's (shared by Intel MPI, MVAPICH and Cray MPI since 2014). They differ in
- * the width of handles, a pointer or an int, which one register passes alike, in what a request and a status take in an
- * array, and in the handles of the world and of bytes. */
+/* MPI without its header: the library is loaded at run time if a launcher started several processes. Two ABIs cover
+ * nearly all MPIs: Open MPI's and MPICH's (shared by Intel MPI, MVAPICH and Cray MPI since 2014). They differ in
+ * handles (a pointer or an int; both are passed in one register), in the array sizes of requests and statuses, and in
+ * the handles of MPI_COMM_WORLD and MPI_BYTE. */
 #include "comm/mpi_any.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "comm/comm.h"
 
-enum { STATUS = 5 }; /* ints in a status of MPICH */
+enum { STATUS = 5 }; /* ints per MPICH status */
 
 static struct {
   int mpich;
@@ -29,7 +29,7 @@ static struct {
   int (*get_count)(const void *, intptr_t, int *);
 } mpi;
 
-/* Nonzero if the library has all that is called. */
+/* Nonzero if the library has all functions that mpi.c calls. */
 static int find(void *library) {
   const struct {
     const char *name;
@@ -52,7 +52,7 @@ static int find(void *library) {
   }
   void *world = dlsym(library, "ompi_mpi_comm_world"), *byte = dlsym(library, "ompi_mpi_byte");
   mpi.mpich = !world || !byte;
-  mpi.world = mpi.mpich ? 0x44000000 : (intptr_t)world; /* of mpi.h, which the common interface fixes */
+  mpi.world = mpi.mpich ? 0x44000000 : (intptr_t)world; /* constants of MPICH's mpi.h, fixed by its ABI */
   mpi.byte = mpi.mpich ? 0x4c00010d : (intptr_t)byte;
   return 1;
 }
@@ -61,7 +61,8 @@ int ch_mpi_open(void) {
   static const char *const names[][2] = {{"libmpi.so.40", "libmpi.so.80"}, {"libmpi.so.12", "libmpich.so.12"}};
   int first = !getenv("OMPI_COMM_WORLD_SIZE") && getenv("PMI_SIZE");
   for (int i = 0; i < 4; i++) {
-    void *library = dlopen(names[i < 2 ? first : !first][i % 2], RTLD_NOW | RTLD_GLOBAL); /* for its own plug-ins */
+    void *library =
+        dlopen(names[i < 2 ? first : !first][i % 2], RTLD_NOW | RTLD_GLOBAL); /* MPI's plug-ins need RTLD_GLOBAL */
     if (library && find(library)) return CHOIR_OK;
   }
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -80,7 +81,7 @@ int MPI_Comm_rank(MPI_Comm comm, int *rank) { return mpi.comm_rank(comm + mpi.wo
 int MPI_Get_library_version(char *version, int *length) { return mpi.get_library_version(version, length); }
 
 int MPI_Isend(const void *at, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
-  *request = 0; /* of an int, the half that stays */
+  *request = 0; /* clears the upper half, which the int does not set */
   return mpi.isend(at, count, type + mpi.byte, to, tag, comm + mpi.world, request);
 }
 
@@ -89,7 +90,7 @@ int MPI_Irecv(void *at, int count, MPI_Datatype type, int from, int tag, MPI_Com
   return mpi.irecv(at, count, type + mpi.byte, from, tag, comm + mpi.world, request);
 }
 
-/* Requests and statuses of MPICH are narrower than places here. */
+/* Converts arrays: MPICH's requests and statuses are narrower than this header's. */
 static int narrow(int (*call)(int, void *, int *, int *, void *), int count, MPI_Request *request, int *some, int *done,
                   MPI_Status *status) {
   static int narrow_request[2 * CH_RANKS], narrow_status[2 * CH_RANKS][STATUS];

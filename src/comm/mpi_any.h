@@ -1,5 +1,5 @@
-/* What mpi.c needs of mpi.h, for whichever MPI is there when a program starts (CHOIR_MPI=ANY): a handle is as wide
- * as the widest, and of communicators and types there is one each, which the functions fill in. */
+/* The parts of mpi.h that mpi.c needs, for any MPI found at run time (CHOIR_MPI=ANY). Handles have the width of the
+ * widest ABI. There is one communicator and one type, which the functions insert. */
 #ifndef CH_COMM_MPI_ANY_H
 #define CH_COMM_MPI_ANY_H
 
@@ -24,7 +24,7 @@ enum { MPI_COMM_WORLD, MPI_BYTE = 0, MPI_THREAD_FUNNELED, MPI_MAX_LIBRARY_VERSIO
 #define MPI_Waitsome ch_mpi_waitsome
 #define MPI_Get_count ch_mpi_get_count
 
-/* Finds a library of MPI: that of the launcher's family first. CHOIR_ERROR_UNSUPPORTED: there is none. */
+/* Loads an MPI library, preferring the launcher's ABI. CHOIR_ERROR_UNSUPPORTED: none found. */
 int ch_mpi_open(void);
 
 int MPI_Init_thread(int *count, char ***words, int wanted, int *provided);

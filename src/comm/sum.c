@@ -1,10 +1,10 @@
-/* Sums over shards in a fixed tree. */
+/* Sums over gradient chunks in a fixed tree. */
 #include "base/memory.h"
 #include "comm/collective.h"
 
 _Static_assert(2 * CH_AT_ONCE < CH_TRANSFERS, "sums may be under way, matrices for the next layer, and one more");
 
-/* Whether one rank has all shards of the node [lo, hi). own: shards per rank. */
+/* Whether one rank has all gradient chunks of the node [lo, hi). local: chunks per rank. */
 static int is_piece(int lo, int hi, int local) { return lo / local == (hi - 1) / local; }
 
 static void cover(int lo, int hi, int rank, int local, ch_piece *pieces, int *count) {
@@ -38,7 +38,7 @@ ch_sum_buffers ch_comm_sum_buffers(const ch_comm *comm, int grad_chunks, int arr
   return (ch_sum_buffers){piece, CH_NEW_HOST(arena, ch_bytes, (int64_t)arrays * CH_SPANS * comm->size)};
 }
 
-/* From `from` on, at most a slice of rank r's share of `count` elements. */
+/* At most CH_SUM_SLICE elements of rank r's share of `count`, starting at offset `from` of the share. */
 static ch_bytes slice_of(const ch_comm *comm, const real *array, int64_t count, int r, int64_t from) {
   int64_t first = ch_share(count, r, comm->size), left = ch_share(count, r + 1, comm->size) - first - from;
   if (left <= 0) return (ch_bytes){0};
@@ -46,8 +46,8 @@ static ch_bytes slice_of(const ch_comm *comm, const real *array, int64_t count, 
                     (left < CH_SUM_SLICE ? left : CH_SUM_SLICE) * (int64_t)sizeof(real)};
 }
 
-/* A slice of this rank's share, of the pieces of all ranks, into `room` one after the other. Piece number i of all
- * ranks travels at once. */
+/* Collects a slice of this rank's share from the pieces of all ranks into `buffers`, consecutively. One exchange per
+ * piece index i. */
 static void collect_slices(const ch_comm *comm, const char *what, const int *of, const ch_comm_array *a, int64_t from,
                            int64_t bytes, real *buffers) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
@@ -64,7 +64,7 @@ static void collect_slices(const ch_comm *comm, const char *what, const int *of,
   }
 }
 
-/* The sum of a node of `count` elements, in place of the first piece of it; *next: of what is after it. */
+/* Sums a tree node [count] into its first piece. *next: in, the node's first piece; out, the piece after the node. */
 static real *add_node(int lo, int hi, int local, real **next, int64_t count) {
   int mid = (lo + hi) / 2;
   if (is_piece(lo, hi, local)) {
@@ -77,7 +77,7 @@ static real *add_node(int lo, int hi, int local, real **next, int64_t count) {
   return left;
 }
 
-/* This rank's share of the sum, in its place in piece[0]. */
+/* Computes this rank's share of the sum into piece[0]. */
 static void sum_share(const ch_comm *comm, const char *what, int grad_chunks, const int *of, const ch_comm_array *a,
                       real *buffers) {
   for (int64_t from = 0; from * comm->size < a->max; from += CH_SUM_SLICE) {
@@ -93,7 +93,7 @@ void ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, const c
                  const ch_sum_buffers *buffers) {
   int of[CH_RANKS];
   ch_transfer t[CH_AT_ONCE];
-  if (comm->size == 1) return; /* the whole tree is one piece */
+  if (comm->size == 1) return; /* one rank: piece[0] is the sum */
   all_pieces(comm, grad_chunks, of);
   for (int i = 0; i < arrays; i++) sum_share(comm, what, grad_chunks, of, &array[i], buffers->piece);
   for (int i = 0; i < arrays; i++)

@@ -10,18 +10,18 @@ static void count_traffic(const ch_comm *comm, const ch_bytes *send) {
   }
 }
 
-/* The spans of a device's memory that transfers under way are to fill. */
+/* Device spans that transfers in flight will fill. */
 static struct {
   int in_use;
   ch_bytes span[CH_RANKS];
 } arriving[CH_TRANSFERS];
 
-/* Leaves spans of the host's memory: of a device's their twins, which have what is to be sent. */
+/* Replaces device spans by staging spans in host memory, and downloads the bytes to send. */
 static void stage(const ch_comm *comm, ch_transfer *t) {
   const ch_memory *memory;
-  ch_bytes last = {0}; /* what goes to all is copied once */
+  ch_bytes last = {0}; /* bytes sent to all ranks are downloaded once */
   int place = 0;
-  while (arriving[place].in_use) place++; /* there are never more than CH_TRANSFERS */
+  while (arriving[place].in_use) place++; /* at most CH_TRANSFERS are in flight */
   ch_bytes *span = arriving[place].span;
   for (int r = 0; r < comm->size; r++) {
     ch_bytes *from = &t->send[r], *to = &t->receive[r];

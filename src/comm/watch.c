@@ -15,13 +15,13 @@
 
 enum { HOST_BYTES = 56 };
 
-/* The first message between ranks: as many bytes in every version. */
+/* The first message between ranks; its size never changes between versions. */
 typedef struct {
   char host[HOST_BYTES];
   uint64_t build;
 } greeting;
 
-/* Where in a run: what all ranks pass in the same order. */
+/* A position in a run; all ranks pass the positions in the same order. */
 typedef struct {
   const char *section;
   int64_t number;
@@ -30,12 +30,12 @@ typedef struct {
 } last_place;
 
 typedef struct {
-  int spans; /* that are still to come from it or to go to it, of what is waited for */
+  int spans; /* spans of the awaited exchange still to receive from or send to the peer */
   last_place heard;
   char host[HOST_BYTES];
 } peer;
 
-/* The lock is held for a few instructions, a few times an exchange. */
+/* The lock is held briefly, a few times per exchange. */
 struct ch_watch {
   pthread_mutex_t lock;
   pthread_cond_t changed; /* `ending` has */
@@ -45,9 +45,9 @@ struct ch_watch {
   double seconds;
   choir_event_callback event;
   void *context;
-  int64_t waiting; /* for the exchange of that number; 0: for none; -1: for the others to leave */
+  int64_t waiting; /* number of the awaited exchange; 0: none; -1: waits for the others to leave */
   ch_transfer_state until;
-  uint64_t moves; /* whatever went on */
+  uint64_t moves; /* messages moved, of any exchange */
   last_place now;
   peer peer[CH_RANKS];
 };
@@ -65,9 +65,9 @@ ch_watch *ch_watch_new(void) {
   return w;
 }
 
-/* ---- what the rank says of itself ---- */
+/* ---- updates by the rank's main thread ---- */
 
-/* Locked; NULL where nobody looks. */
+/* The locked watch; NULL without a watchdog. */
 static ch_watch *hold(const ch_comm *comm) {
   if (comm->watch) pthread_mutex_lock(&comm->watch->lock);
   return comm->watch;
@@ -107,7 +107,7 @@ void ch_watch_leaving(const ch_comm *comm) {
   ch_watch *w = hold(comm);
   if (!w) return;
   w->now.what = "the end";
-  w->waiting = -1; /* the number of no exchange */
+  w->waiting = -1; /* not the number of an exchange */
   w->moves++;
   pthread_mutex_unlock(&w->lock);
 }
@@ -130,7 +130,7 @@ static void place_text(const last_place *p, char *text, size_t size) {
   snprintf(text, size, "%s%s, exchange %lld (%s)", p->section, number, (long long)p->exchange, p->what);
 }
 
-/* " (node3)", or nothing before that is known. */
+/* " (node3)", or "" while unknown. */
 static const char *host_text(const peer *p, char *text, size_t size) {
   *text = 0;
   if (*p->host) snprintf(text, size, " (%s)", p->host);
@@ -174,7 +174,7 @@ static void *look_on(void *context) {
     sleep_locked(w, tick);
     double now = ch_machine_seconds(), passed = now - before;
     before = now;
-    waited += passed < 2 * tick ? passed : 2 * tick; /* more: this process, too, was stopped */
+    waited += passed < 2 * tick ? passed : 2 * tick; /* a longer time: this process was stopped too */
     if (!w->waiting || w->moves != moves) waited = 0;
     moves = w->moves;
   }
@@ -184,7 +184,7 @@ static void *look_on(void *context) {
   return NULL;
 }
 
-/* Exchanges greetings by the table's own functions, because the collectives (collective.h) are above this file. */
+/* Exchanges greetings by the table's own functions, because collective.h depends on this file. */
 static int greet(const ch_comm *comm, ch_watch *w) {
   greeting all[CH_RANKS] = {{{0}, 0}};
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
@@ -220,10 +220,10 @@ int ch_watch_start(const ch_comm *comm, double seconds, choir_event_callback eve
   w->seconds = seconds;
   w->event = event;
   w->context = context;
-  ch_signals_hold(&before); /* signals are for the threads that work */
+  ch_signals_hold(&before); /* the watch's thread must not receive signals */
   w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);
   ch_signals_release(&before);
-  CH_TRY(greet(comm, w)); /* watched already: one may never have come */
+  CH_TRY(greet(comm, w)); /* already watched: a rank may never have started */
   if (seconds > 0 && !w->started) return ch_error(CHOIR_ERROR_MEMORY, "no thread to watch over other ranks");
   return CHOIR_OK;
 }
