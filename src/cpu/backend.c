@@ -1,4 +1,4 @@
-/* The CPU backends: "reference" is plain C, "cpu" starts from it and overrides what it does faster. */
+/* The CPU backends: "reference" is plain C; "cpu" overrides the reference's ops with faster ones. */
 #include "base/error.h"
 #include "base/machine.h"
 #include "cpu/ref/ref.h"
@@ -25,8 +25,8 @@ const ch_backend ch_backend_reference = {
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/threaded.h"
 
-/* Ops that are not overridden stay the reference's: copy, which is the system's own, dropout, whose time goes
- * into random numbers, and routing's small work, a few numbers a token. */
+/* Ops that are not overridden stay the reference's: copy (memcpy), dropout (bound by random numbers), and small ops of
+ * routing (a few numbers per token). */
 static void fill_cpu(ch_ops *ops, ch_compute compute) {
   fill_reference(ops, compute);
   ch_threaded_fill_gemm(ops, compute);

@@ -1,5 +1,4 @@
-/* How ops of the host's memory are defined: the beginning of their functions, and how much there is to do where only
- * that memory knows. */
+/* Macros that define ops on host memory, and element counts that are stored in that memory. */
 #ifndef CH_CPU_DEFINE_H
 #define CH_CPU_DEFINE_H
 
@@ -18,7 +17,7 @@
 /* Filled slots. */
 static inline int ch_slots(const ch_record *r) { return r->expert_begin[r->experts]; }
 
-/* Elements of args with `count` and `rows`. */
+/* Number of elements of arguments with `count` and optional `rows`. */
 static inline int64_t ch_elements(int64_t count, const int *rows) { return rows ? *rows * count : count; }
 
 #endif

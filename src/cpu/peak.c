@@ -1,4 +1,4 @@
-/* Measures the machine's peak: arithmetic from registers, and main memory, on all threads at once. */
+/* Measures the machine's peak on all threads: arithmetic on registers, and bandwidth of main memory. */
 #include "cpu/peak.h"
 
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #include "base/error.h"
 #include "base/machine.h"
 
-enum { ARRAYS = 3, ELEMENTS = 1 << 26, PIECE = 1 << 16 }; /* of 256 MiB; larger than caches in all */
+enum { ARRAYS = 3, ELEMENTS = 1 << 26, PIECE = 1 << 16 }; /* three arrays of 256 MiB, together larger than the caches */
 
-/* Results go here if they meet a condition that they never meet, so that the compiler must compute them. */
+/* Sink for results: written under a condition that is never true, so that the compiler must compute them. */
 static volatile float used;
 
 /* Operations per second of one run of a unit's loop on the calling thread. */
@@ -19,8 +19,8 @@ static double run_unit(const ch_peak_unit *unit, int64_t rounds) {
   return unit->flops * (double)rounds / (ch_machine_seconds() - start);
 }
 
-/* All threads at once, the best of several runs of about a millisecond: a shared machine only ever makes them slower.
- */
+/* GFLOP/s of all threads together: the best of several runs of about a millisecond, because other load only slows them
+ * down. */
 static double unit_gflops(const ch_peak_unit *unit, int threads, double seconds) {
   int64_t rounds = 1000;
   double best = 0, end = ch_machine_seconds() + seconds;
@@ -65,7 +65,7 @@ static double time_memory(float (*piece)(float *const *, int64_t), float *const 
   return ch_machine_seconds() - start;
 }
 
-/* Bytes of all three arrays over the best time. */
+/* GB/s: bytes of all three arrays / the best time. */
 static double memory_gbs(float (*piece)(float *const *, int64_t), float *const array[ARRAYS], int threads,
                          double seconds) {
   double best = 1e30, end = ch_machine_seconds() + seconds;
@@ -81,7 +81,7 @@ static int measure_memory(int threads, double seconds, ch_peak *peak) {
   char *memory = aligned_alloc(64, (size_t)ARRAYS * ELEMENTS * sizeof(float));
   if (!memory) return ch_error(CHOIR_ERROR_MEMORY, "no 768 MiB of memory to measure its bandwidth with");
   for (int i = 0; i < ARRAYS; i++) array[i] = (float *)memory + (size_t)i * ELEMENTS;
-  time_memory(fill_piece, array, threads); /* pages exist, on the node of the thread that uses them */
+  time_memory(fill_piece, array, threads); /* first touch: pages are on the NUMA node of their thread */
   peak->read_gbs = memory_gbs(read_piece, array, threads, seconds / 2);
   peak->triad_gbs = memory_gbs(triad_piece, array, threads, seconds / 2);
   free(memory);

@@ -7,7 +7,7 @@
 
 #include "op/backend.h"
 
-/* As ch_backend_cpu has it. */
+/* The `peak` of ch_backend_cpu. */
 int ch_cpu_peak(int threads, double seconds, int memory, ch_peak *peak);
 
 /* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns a

@@ -7,11 +7,12 @@
 #include <arm_neon.h>
 #endif
 
-/* More chains than latency times units, each with a name of its own: an array would be spilled to memory. */
+/* More dependency chains than latency x units. Each is a separate variable, because compilers spill an array to
+ * memory. */
 #define CHAINS(step) step(0) step(1) step(2) step(3) step(4) step(5) step(6) step(7) step(8) step(9) step(10) step(11)
 enum { CHAIN_COUNT = 12 };
 
-/* Reading: eight places at once, for one keeps too few lines of memory on their way (22 of 38 GB/s on two threads of an
+/* Reads from eight streams at once, because one has too few cache misses in flight (22 of 38 GB/s on two threads of an
  * Emerald Rapids). */
 #define PLACES(step) step(0) step(1) step(2) step(3) step(4) step(5) step(6) step(7)
 #define PLACE_START(i) vector s##i = {0};
@@ -32,8 +33,8 @@ enum { CHAIN_COUNT = 12 };
   }
 READER(, generic_read, 16)
 
-/* a = b + 3 c, in wide vectors: a loop of narrow ones is bound by its instructions (25 instead of 36 GB/s on a Zen 5).
- */
+/* a = b + 3 c, in wide vectors: with narrow vectors the loop is bound by instructions (25 instead of 36 GB/s on a Zen
+ * 5). */
 #define TRIAD(target, name, bytes)                                                   \
   target static void name(float *a, const float *b, const float *c, int64_t count) { \
     typedef float vector __attribute__((vector_size(bytes), may_alias));             \
@@ -42,7 +43,7 @@ READER(, generic_read, 16)
   }
 TRIAD(, generic_triad, 16)
 
-/* A loop of chains, each of which begins at FIRST(i) and goes on by NEXT(i). */
+/* A loop of chains, each starting at FIRST(i) and stepping by NEXT(i). */
 #define CHAIN_START(i) vector a##i = FIRST(i);
 #define CHAIN_STEP(i) a##i = NEXT(a##i);
 #define CHAIN_ADD(i) +a##i
@@ -58,7 +59,7 @@ TRIAD(, generic_triad, 16)
     return sum[0];                                              \
   }
 
-/* Multiply and add in 128-bit vectors, what every CPU has. */
+/* Multiply and add in 128-bit vectors, which every CPU has. */
 #define FIRST(i) (shift * i)
 #define NEXT(a) (a * scale + shift)
 LOOP(, generic_loop, 16)
@@ -93,7 +94,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static float amx_loop(int64_t round
   } shape = {.palette = 1};
   for (int i = 0; i < 8; i++) shape.bytes[i] = 64, shape.rows[i] = 16;
   float out[16 * 16];
-  __asm__ volatile("" : : "r"(&shape) : "memory"); /* gcc 12 says of the next one that it reads 8 bytes: it reads 64 */
+  __asm__ volatile("" : : "r"(&shape) : "memory"); /* the next instruction reads 64 bytes; gcc 12 assumes 8 */
   _tile_loadconfig(&shape);
   _tile_zero(0);
   _tile_zero(1);

@@ -3,12 +3,12 @@
 
 #include "cpu/ref/ref.h"
 
-/* Where one matrix is. */
+/* One matrix: its arrays and sizes. */
 typedef struct {
   int64_t all_cols;
   real *w, *row, *col, *measures;
   const real *g;
-  double row_mean; /* 1 where unfactored */
+  double row_mean; /* 1 if unfactored */
 } matrix_state;
 
 static matrix_state matrix_at(const ch_adafactor_args *a, int64_t index) {
@@ -27,7 +27,7 @@ static double scaled_square(const ch_adafactor_args *a, real g) {
   return (double)g * a->grad_scale * (double)g * a->grad_scale;
 }
 
-/* Decays a second moment towards the mean of this step's squares. */
+/* Updates a second moment: moving average with the mean of this step's squares. */
 static void decay(const ch_adafactor_args *a, real *moment, double sum, int64_t count) {
   *moment = (real)(a->beta2 * (double)*moment + (1 - a->beta2) * (sum / (double)count + a->eps1));
 }
@@ -40,7 +40,7 @@ static void update_columns(const ch_adafactor_args *a, const matrix_state *m) {
   }
 }
 
-/* Sums over a row, numbered as op.h's measures, of this step's columns. */
+/* Sums over the local columns of a row, indexed by op.h's measures. */
 static void measure_row(const ch_adafactor_args *a, const matrix_state *m, int64_t row, double *sum) {
   sum[CH_MEASURE_G] = sum[CH_MEASURE_W] = sum[CH_MEASURE_U] = 0;
   for (int64_t j = 0; j < a->cols; j++) {
@@ -59,7 +59,7 @@ static void measure_matrix(const ch_adafactor_args *a, const matrix_state *m) {
   }
 }
 
-/* Row moments, and rate max(eps2, rms(w)) / max(1, rms(u) / clip). */
+/* Updates row moments; returns the learning rate times max(eps2, rms(w)) / max(1, rms(u) / clip). */
 static double update_rows(const ch_adafactor_args *a, matrix_state *m) {
   double size = (double)(a->rows * m->all_cols), mean = 0, w_squares = 0, u_squares = 0;
   for (int64_t i = 0; i < a->rows; i++) {
@@ -76,7 +76,7 @@ static double update_rows(const ch_adafactor_args *a, matrix_state *m) {
   return a->learning_rate * fmax(a->eps2, sqrt(w_squares / size)) / fmax(1, sqrt(mean * u_squares / size) / a->clip);
 }
 
-/* g / sqrt(v) of one element. */
+/* Update direction g / sqrt(v) of one element. */
 static double direction(const ch_adafactor_args *a, const matrix_state *m, int64_t i) {
   double factor = m->row ? (double)m->row[i / a->cols] / m->row_mean : 1;
   return (double)m->g[i] * a->grad_scale / sqrt(factor * (double)m->col[i % a->cols]);

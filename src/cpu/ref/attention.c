@@ -1,15 +1,15 @@
-/* Attention in plain C, row by row; one task for each sequence and head of keys, with all heads that read it. */
+/* Attention in plain C, row by row; one task per sequence and KV head, with all query heads of that KV head. */
 #include <omp.h>
 #include <tgmath.h>
 
 #include "cpu/ref/ref.h"
 
-/* One sequence's head: where its rows start, the distance between them, and the bias of each distance. */
+/* One sequence and head: offset and stride of its rows, and the bias of each distance. */
 typedef struct {
   const ch_attention_args *a;
   const int *bucket; /* the bucket of each distance; points at distance 0 */
   int64_t ld, start, kv_ld, kv_start, task, sequence;
-  int head, first; /* of those that share keys and values */
+  int head, first; /* query head, and the first of its KV head */
 } head_task;
 
 static head_task make_task(const ch_attention_args *a, const int *bucket, int64_t task) {
@@ -37,7 +37,7 @@ static real dot(int count, const real *a, const real *b) {
   return sum;
 }
 
-/* Row i of the scores: s[j] of each key that it sees. */
+/* Row i of the scores: s[j] for each visible key j. */
 static void score_row(const head_task *t, int i, real *s) {
   const ch_attention_args *a = t->a;
   const real *q = a->q + t->start + i * t->ld;
@@ -116,7 +116,7 @@ CH_REF_SCRATCH_OP(attention_backward) {
   int group = a->H / ch_kv_heads(a->H, a->kv_heads);
   int *bucket = CH_NEW(&x->scratch, int, ch_attention_distances(a));
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
-  real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
+  real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* [tasks,buckets]: added in order below */
   if (ch_counting(x)) return;
   if (a->rel_bias) ch_attention_all_buckets(a, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)

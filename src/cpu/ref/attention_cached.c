@@ -1,4 +1,4 @@
-/* Attention of new positions against caches of keys and values in plain C, row by row. */
+/* Attention of new positions over KV caches in plain C, row by row. */
 #include <omp.h>
 #include <tgmath.h>
 
@@ -6,7 +6,7 @@
 
 CH_REF_OP(attention_bias) {
   int64_t row = a->positions + CH_BIAS_PAD;
-  int far = a->max_distance > a->buckets ? a->max_distance : a->buckets; /* all that is farther: the last bucket */
+  int far = a->max_distance > a->buckets ? a->max_distance : a->buckets; /* larger distances are in the last bucket */
   for (int distance = 0; distance < a->positions; distance++) {
     int bucket = ch_attention_bucket(distance < far ? distance : far, a->buckets, a->max_distance);
     for (int head = 0; head < a->H; head++)
@@ -26,7 +26,7 @@ static void append_to_cache(const ch_attention_cached_args *a, int b, int head) 
     }
 }
 
-/* The row at position `at` of sequence b. */
+/* Attention of the query row at position `at` of sequence b. */
 static void attend(const ch_attention_cached_args *a, int b, int head, int row, int at, real *p) {
   int64_t heads = ch_kv_heads(a->H, a->kv_heads), cache = (b * heads + head * heads / a->H) * a->positions * a->dh,
           place = ((int64_t)row * a->H + head) * a->dh;

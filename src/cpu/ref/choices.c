@@ -1,12 +1,12 @@
-/* Reference: which experts a token asks for, and which of them have room. */
+/* Reference: top-K experts of tokens, and their assignment under capacities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/ref/ref.h"
 
-/* The `count` best of one token, of equal ones the lower expert. Without `inline` gcc makes a function of it
- * for each of its calls; inside `best` its loop has too few registers, and takes a fifth longer. */
+/* The `count` best experts of one token; ties go to the lower expert. Without `inline`, gcc makes a separate function
+ * per call; inside `best` the loop runs out of registers and is a fifth slower. */
 static void best_of(int e, int count, const real *restrict score, const real *restrict shift, int *restrict expert,
                     real *restrict value) {
   int have = 0;
@@ -23,7 +23,7 @@ static void best_of(int e, int count, const real *restrict score, const real *re
   }
 }
 
-/* The best two (count 2) or the best one (count 1) in registers: the case of most routers. */
+/* The best two (count 2) or the best one (count 1) in registers: the common case. */
 static inline void best_two(int e, int count, const real *score, const real *shift, int *expert, real *value) {
   int first = 0, second = -1;
   real best = shift ? score[0] - shift[0] : score[0], next = 0;
@@ -41,13 +41,13 @@ static inline void best_two(int e, int count, const real *score, const real *shi
   if (count > 1) expert[1] = second, value[1] = next;
 }
 
-/* restrict lets the compiler use vectors without a test for overlap. */
+/* restrict: the compiler vectorizes without a test for overlap. */
 static inline void subtract(int e, const real *restrict score, real half_way, real *restrict margin) {
   for (int i = 0; i < e; i++) margin[i] = score[i] - half_way;
 }
 
-/* Null experts share what the token's scores leave of 1. The `nulls` last choices of a token can be theirs: those whose
- * own value is lower. */
+/* Null experts: each has an equal share of 1 - (sum of the token's scores). They replace a token's last choices, at
+ * most `nulls`, whose value is lower. */
 static void leave_to_nulls(int nulls, int e, int count, const real *score, const real *value, int *expert) {
   double left = 1;
   for (int i = 0; i < e; i++) left -= (double)score[i];
@@ -55,7 +55,7 @@ static void leave_to_nulls(int nulls, int e, int count, const real *score, const
     if ((double)value[j] < left / nulls) expert[j] = -1;
 }
 
-/* Tokens that are not valid ask for nothing. */
+/* Tokens that are not valid get no expert. */
 static void drop_invalid(int n, int count, const uint8_t *valid, int *choice) {
   for (int64_t c = 0; c < (int64_t)n * count && valid; c++)
     if (!valid[c / count]) choice[c] = -1;
@@ -107,7 +107,7 @@ static int compare_turns(const void *left, const void *right) {
   return a->value != b->value ? (a->value < b->value ? 1 : -1) : a->token - b->token;
 }
 
-/* Sorts tokens by their first value, the largest first. */
+/* Sorts tokens by their first value, descending. */
 static void order_tokens(const ch_place_args *a, ordered_token *order) {
   int n = a->record->tokens;
   for (int t = 0; t < n; t++) {
@@ -117,7 +117,7 @@ static void order_tokens(const ch_place_args *a, ordered_token *order) {
   qsort(order, (size_t)n, sizeof *order, compare_turns);
 }
 
-/* Who gets in: a choice that does not becomes -1. held: [e]; turns: [n] or NULL, in token order. */
+/* Enforces capacities: choices of full experts become -1. held: [e] counts; order: [n], or NULL for token order. */
 static void admit(const ch_place_args *a, int *held, const ordered_token *order) {
   int e = a->record->experts, n = a->record->tokens, K = a->count, capacity = a->capacity, *demand = a->demand;
   int64_t dropped = 0;
@@ -139,7 +139,8 @@ static void admit(const ch_place_args *a, int *held, const ordered_token *order)
   *a->dropped = dropped;
 }
 
-/* A counting sort by expert; a token has an expert once at most, so slots come out ascending by token. */
+/* A counting sort by expert; a token has each expert at most once, so an expert's slots are in ascending token
+ * order. */
 CH_REF_SCRATCH_OP(place) {
   const ch_record *r = a->record;
   CH_SCRATCH(x);
@@ -152,7 +153,7 @@ CH_REF_SCRATCH_OP(place) {
   for (int i = 0; i < r->experts; i++) {
     r->expert_begin[i] = sum;
     sum += next[i];
-    next[i] = r->expert_begin[i]; /* from here on: the expert's next slot */
+    next[i] = r->expert_begin[i]; /* now the expert's next slot */
   }
   r->expert_begin[r->experts] = sum;
   const int *choice = a->choice;

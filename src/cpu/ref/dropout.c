@@ -1,4 +1,4 @@
-/* Reference: dropout. One random number of 64 bits serves four elements. */
+/* Reference: dropout. One 64-bit random number is used for four elements. */
 #include "base/rng.h"
 #include "cpu/ref/ref.h"
 

@@ -1,4 +1,4 @@
-/* Reference: the cheapest exchange, a step of the exact assignment. */
+/* Reference: the cheapest exchange between two experts, a step of the exact assignment. */
 #include <math.h>
 
 #include "cpu/ref/ref.h"

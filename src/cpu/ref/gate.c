@@ -1,4 +1,4 @@
-/* Reference: gates and the losses of routers, and their gradients. */
+/* Reference: gates and auxiliary losses of routers, and their gradients. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 static real sigmoid(real x) { return (real)(1 / (1 + exp(-(double)x))); }
 
-enum { WORTH_IT = 2048 }; /* slots, tokens or scores that are worth waking a thread for */
+enum { WORTH_IT = 2048 }; /* min slots, tokens or scores for a second thread */
 
 CH_REF_OP(gate) {
   const ch_record *r = a->record;
@@ -42,8 +42,7 @@ CH_REF_OP(gate_backward) {
   if (a->rule == CH_GATE_SHARE) share_backward(x, a);
 }
 
-/* share [e]: the share of the choices of the valid tokens begin .. end-1 that go to expert i. Returns how many tokens
- * are valid. */
+/* share [e]: fraction of the choices of valid tokens begin .. end-1 per expert. Returns the number of valid tokens. */
 static int choice_shares(const ch_balance_args *a, int begin, int end, double *share) {
   int valid = ch_valid_count(a->valid ? a->valid + begin : NULL, end - begin);
   for (int i = 0; i < a->e; i++) share[i] = 0;

@@ -29,7 +29,7 @@ CH_REF_OP(combine_backward) {
   for (int s = 0; s < ch_slots(r); s++) {
     const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
     double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
-    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may be where y does */
+    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* before dy is written: dy may alias y */
     for (int j = 0; j < a->d; j++) a->dy[(int64_t)s * a->d + j] = (real)(gate * (double)dout[j]);
     a->dgate[s] = (real)dot;
   }
@@ -42,7 +42,7 @@ CH_REF_OP(embedding) {
     for (int j = 0; j < a->d; j++) a->x[t * a->d + j] = scale * a->w[(int64_t)a->token[t] * a->d + j];
 }
 
-/* Columns are shared out, so that repeated tokens add up in ascending t. */
+/* Parallel over columns, so that repeated tokens add up in ascending t. */
 CH_REF_OP(embedding_backward) {
   real scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads)

@@ -1,4 +1,4 @@
-/* Reference: GELU, exact, and gates of GELU and SiLU. */
+/* Reference: exact GELU, and gated GELU and SiLU. */
 #include <math.h>
 
 #include "cpu/ref/ref.h"

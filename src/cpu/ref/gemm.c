@@ -1,9 +1,9 @@
-/* Matrix products in plain C: the meaning of gemm and expert_gemm. */
+/* Matrix products in plain C: the reference semantics of gemm and expert_gemm. */
 #include "cpu/ref/ref.h"
 
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 
-/* sum of a[p step] b[p] over p, in 8 partial sums so that it vectorises. */
+/* sum of a[p step] b[p] over p, in 8 partial sums so that it vectorizes. */
 static real dot(int64_t k, const real *a, int64_t step, const real *b) {
   real part[8] = {0};
   int64_t p = 0;
@@ -20,7 +20,7 @@ void ch_ref_gemm_rows(const ch_gemm_args *g, int64_t begin, int64_t end) {
   }
   int64_t lda = stride(g->lda, g->trans_a ? g->m : g->k), ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
   int64_t ldc = stride(g->ldc, g->n);
-  int64_t row_step = g->trans_a ? 1 : lda, step = g->trans_a ? lda : 1; /* from op(A)'s row to row, along a row */
+  int64_t row_step = g->trans_a ? 1 : lda, step = g->trans_a ? lda : 1; /* strides of op(A) */
   real alpha = g->alpha ? g->alpha : 1;
   for (int64_t i = begin; i < end; i++) {
     const real *a = g->a + i * row_step;

@@ -1,5 +1,5 @@
-/* The tied head and its cross-entropy in plain C: logits of a few rows at a time, and of their partners where rows come
- * in pairs. */
+/* The tied head and its cross-entropy in plain C: logits of a few rows at a time and, if rows are paired, of their
+ * partner rows. */
 #include "cpu/head.h"
 
 #include <tgmath.h>
@@ -15,7 +15,7 @@ typedef struct {
   double *loss;
 } head_span;
 
-/* One row of logits turns into its softmax, 0 where nothing is to predict; returns the loss. */
+/* Replaces logits [V] by their softmax, or by 0 without a target; returns the loss. */
 static double softmax_row(const ch_head_args *a, int32_t target, real *logits) {
   if (target < 0) {
     for (int v = 0; v < a->V; v++) logits[v] = 0;
@@ -29,7 +29,7 @@ static double softmax_row(const ch_head_args *a, int32_t target, real *logits) {
   return log(sum) - at_target;
 }
 
-/* p turns into weight * d loss / d logits. */
+/* Replaces probabilities p [V] by weight * d loss / d logits. */
 static void loss_gradient(const ch_head_args *a, int32_t target, real weight, real *p) {
   for (int v = 0; v < a->V; v++) p[v] *= weight;
   if (target >= 0) p[target] -= weight;
@@ -61,7 +61,7 @@ static void losses(ch_exec *x, const ch_head_args *a, const head_span *s) {
   }
 }
 
-/* One pair: logits z and y turn into gradients. With z - y = delta, A = <p, delta> and B = <q, delta>,
+/* One pair: replaces logits z [V] and y [V] by gradients. With z - y = delta, A = <p, delta> and B = <q, delta>,
  * (KL(p|q) + KL(q|p)) / 2 is (A - B) / 2, its gradients (p (1 + delta - A) - q) / 2 and (q (1 - delta + B) - p) / 2. */
 static double consistency_row(const ch_head_args *a, int32_t target, real *z, real *y, real *delta, double loss[2]) {
   double A = 0, B = 0, half = (double)a->consistency / 2;
@@ -83,7 +83,7 @@ static double consistency_row(const ch_head_args *a, int32_t target, real *z, re
   return (A - B) / 2;
 }
 
-/* The rows of two spans are pairs. delta: room for [rows,V]. */
+/* Losses of pairs: row i of both spans. delta: scratch [rows,V]. */
 static void pair_losses(ch_exec *x, const ch_head_args *a, const head_span *s, real *delta) {
   double sum[CHUNK];
 #pragma omp parallel for num_threads(x->threads)
@@ -140,7 +140,7 @@ CH_REF_SCRATCH_OP(head) {
   *a->loss_sum = 0;
   if (a->paired) *a->consistency_sum = 0;
   int64_t first = 0;
-  do { /* once without rows too, for dw */
+  do { /* runs once even without rows, to set dw */
     int64_t rows = n - first < CHUNK ? n - first : CHUNK;
     head_span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
     head_chunk(x, a, s, logits + 2 * size);

@@ -33,7 +33,7 @@ CH_REF_OP(rmsnorm_backward) {
 #pragma omp parallel num_threads(x->threads)
   {
 #pragma omp for
-    for (int j = 0; j < a->d; j++) { /* columns are shared out: one sum, in ascending t */
+    for (int j = 0; j < a->d; j++) { /* parallel over columns: each is one sum in ascending t */
       double sum = 0;
       for (int64_t t = 0; t < a->n; t++)
         sum += (double)a->dy[t * a->d + j] * (double)a->x[t * a->d + j] * (double)a->rstd[t];

@@ -75,7 +75,7 @@ CH_REF_OP(multiply) {
   for (int64_t i = 0; i < a->count; i++) a->y[i] = (a->accumulate ? a->y[i] : 0) + a->a[i] * a->b[i];
 }
 
-/* One random number of 64 bits serves two columns. */
+/* One 64-bit random number is used for two columns. */
 CH_REF_OP(jitter) {
   uint64_t pairs = ((uint64_t)a->d + 1) / 2;
   double unit = 2 * a->jitter * 0x1p-32, low = 1 - a->jitter;

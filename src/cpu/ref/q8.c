@@ -1,11 +1,11 @@
-/* Products with matrices of 8 bits in plain C: the meaning of gemm's b8, which cpu/simd/q8.h states. */
+/* Products with 8-bit matrices in plain C: the reference semantics of gemm's b8 (cpu/simd/q8.h). */
 #include <math.h>
 #include <string.h>
 
 #include "base/real.h"
 #include "cpu/ref/ref.h"
 
-/* Rounds a block to bytes; returns its scale. */
+/* Quantizes a block to bytes; returns its scale. */
 static float round_block(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
   const float min = 0x1p-100f;
   float max = 0;
@@ -22,7 +22,7 @@ static float round_block(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
   return max / 127;
 }
 
-/* sum[o] += a row's block times that of output o of a panel. */
+/* sum[o] += dot product of a row's block with the block of output o of a panel. */
 static void add_block(const real *x, int64_t count, const ch_q8 *bytes, const ch_q8 *scales, float sum[CH_Q8_OUTPUTS]) {
   float values[CH_Q8_VALUES] = {0};
   int8_t q[CH_Q8_VALUES];

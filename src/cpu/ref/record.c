@@ -1,4 +1,4 @@
-/* Reference: the routing record: from marks, by token, in part, and what it says in numbers. */
+/* Reference: the routing record: built from marks, indexed by token, restricted to a range, and its statistics. */
 #include <string.h>
 
 #include "cpu/ref/ref.h"
@@ -21,7 +21,7 @@ CH_REF_OP(loads) {
     a->demand[i] = a->record->expert_begin[i + 1] - a->record->expert_begin[i];
 }
 
-/* A counting sort by token; slots of a token come out ascending because they are visited so. */
+/* A counting sort by token; slots are visited in order, so each token's slots are ascending. */
 CH_REF_OP(index) {
   const ch_record *r = a->record;
   int *begin = r->token_begin, slots = ch_slots(r);

@@ -15,7 +15,7 @@ CH_OPS(CH_REF_DECLARE)
 /* Rows begin .. end-1 of a gemm's C, on one thread. */
 void ch_ref_gemm_rows(const ch_gemm_args *a, int64_t begin, int64_t end);
 
-/* The same where B is in 8 bits (q8.c). */
+/* ch_ref_gemm_rows for 8-bit B (q8.c). */
 void ch_ref_q8_rows(const ch_gemm_args *a, int64_t begin, int64_t end);
 
 #endif

@@ -1,11 +1,11 @@
-/* Reference: rotary position embedding. Bound by memory, so it is what every backend on the host runs. */
+/* Reference: rotary position embedding. Memory-bound, so all host backends use it. */
 #include <math.h>
 
 #include "cpu/ref/ref.h"
 
-enum { PIECE = 4096 }; /* elements that are worth a second thread */
+enum { PIECE = 4096 }; /* min elements for a second thread */
 
-/* One head of one row. */
+/* Rotates one head of one row. */
 static void rotate_head(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
                         real *restrict y) {
 #pragma omp simd
@@ -38,7 +38,7 @@ CH_REF_OP(rope) {
   }
 }
 
-/* Angles in double: in float those of far positions would be off by more than a rounding. */
+/* Angles in double: in float, angles of large positions would have errors beyond rounding. */
 CH_REF_OP(rope_table) {
   int half = a->rotated / 2;
 #pragma omp parallel for num_threads(x->threads)

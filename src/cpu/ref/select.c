@@ -25,20 +25,20 @@ static pool pool_at(const ch_select_args *a, int p) {
   return (pool){a->pool_begin[p], 1, a->pool_begin[p + 1]};
 }
 
-/* How many eligible tokens of the pool go before token t. */
+/* Rank of token t: number of eligible tokens of the pool that go before it. */
 static int rank_of(const ch_select_args *a, int expert, pool p, int t) {
   int rank = 0;
   for (int s = p.first; s < p.end; s += p.step) rank += eligible(a, s) && goes_before(a, expert, s, t);
   return rank;
 }
 
-/* Quadratic and obviously right: a token is taken when fewer than k go before it. Tokens in ascending order, pool p
- * being that of token t. */
+/* Quadratic but obviously correct: a token is assigned if its rank is below k. Visits tokens in ascending order; p is
+ * token t's pool. */
 static void select_expert(const ch_select_args *a, int i, int slot) {
   const ch_record *r = a->record;
   r->expert_begin[i] = slot;
   for (int p = 0; p < a->pools && a->cutoff; p++)
-    a->cutoff[p * r->experts + i] = (real)INFINITY; /* k of 0: no score is good enough */
+    a->cutoff[p * r->experts + i] = (real)INFINITY; /* k = 0: no score reaches the cut-off */
   for (int t = 0, p = 0; t < r->tokens; t++) {
     if (a->stride > 1) p = t % a->stride;
     while (a->stride <= 1 && t >= a->pool_begin[p + 1]) p++;

@@ -1,4 +1,4 @@
-/* Reference: choices by thresholds, the means that thresholds are, and the prices of quantile balancing. */
+/* Reference: threshold routing, moving averages of cut-offs, and the prices of quantile balancing. */
 #include <math.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@ CH_REF_OP(threshold) {
     pass_bars(a->e, a->cap, !a->valid || a->valid[t], a->score + t * a->e, a->threshold, a->keep + t * a->e);
 }
 
-/* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that
- * reach it. Returns how many. */
+/* Writes expert i's tokens to `to`, ascending: the min selection if the threshold is above its cut-off, otherwise the
+ * tokens of the max selection that reach the threshold. Returns their number. */
 static int take_within(const ch_within_args *a, int i, int *to) {
   int all = a->threshold[i] > a->min_cutoff[i], count = 0;
   const ch_record *from = all ? a->min : a->max;
@@ -23,7 +23,7 @@ static int take_within(const ch_within_args *a, int i, int *to) {
   return count;
 }
 
-/* Tokens that reach the threshold, whether or not there is room. */
+/* Number of tokens that reach the threshold, regardless of capacity. */
 static int asking(const ch_within_args *a, int i) {
   int count = 0, e = a->record->experts;
   for (int t = 0; t < a->record->tokens; t++)

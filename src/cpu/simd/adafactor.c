@@ -1,27 +1,22 @@
-/* Vectorised Adafactor in three passes, the fewest there are: means of squares (and rms of w), rms of the update,
- * update.
+/* Vectorized Adafactor in three passes, the minimum: means of squares (and rms of w), rms of the update, update.
  *
- * A cut matrix takes two calls: the first two passes measure, and, after ranks have added their sums over rows, the
+ * A sharded matrix takes two calls: the first two passes measure; after ranks have added their sums over rows, the
  * third pass updates with these sums.
  *
- * The tensor is worked on in groups of matrices that fit a cache between the passes (one matrix where it is large); in
- * a group, every block of rows of every matrix is one piece of work. Sums over blocks are added in ascending order. */
+ * The tensor is processed in groups of matrices that stay in a cache between the passes (one matrix if it is large). A
+ * task is a block of rows of one matrix of the group. Sums over blocks are added in ascending order. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/simd/fill.h"
 
-enum {
-  BLOCK = 1 << 14,
-  MIN_ROWS = 16,
-  MAX_BLOCKS = 256
-};                        /* elements and rows of a block at least; blocks of a matrix at most */
-enum { GROUP = 1 << 19 }; /* elements of a group, unless one matrix has more */
+enum { BLOCK = 1 << 14, MIN_ROWS = 16, MAX_BLOCKS = 256 }; /* min elements and rows per block; max blocks per matrix */
+enum { GROUP = 1 << 19 };                                  /* max elements per group, unless a matrix has more */
 
 typedef struct {
   const ch_adafactor_args *args;
-  int64_t all_cols;                  /* of the whole matrix, whose sums and means are taken */
-  int64_t block_rows, blocks, group; /* rows of a block, blocks of a matrix, matrices of a group */
+  int64_t all_cols;                  /* columns of the whole matrix, over all ranks */
+  int64_t block_rows, blocks, group; /* rows per block, blocks per matrix, matrices per group */
   float *col_sums;                   /* [group,blocks,cols] of g^2 */
   float *row_factor, *col_factor;    /* [group,rows], [group,cols]: u = g row_factor col_factor */
   double *w_squares, *u_squares;     /* [group,blocks] */
@@ -43,7 +38,7 @@ static adafactor_plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
   return p;
 }
 
-/* Block b of a group's matrix m, which is matrix `index` of the tensor. */
+/* Block b of matrix m of a group; the matrix has number `index` in the tensor. */
 typedef struct {
   int64_t index, m, b, begin, end; /* rows begin .. end-1 */
 } row_block;
@@ -56,12 +51,12 @@ static row_block block_at(const adafactor_plan *p, int64_t first, int64_t number
   return k;
 }
 
-/* The measures of one row of the tensor; NULL where the update is whole. */
+/* The measures of one row of the tensor; NULL if the update takes one call. */
 static float *measures_of(const ch_adafactor_args *a, int64_t row) {
   return a->stage == CH_ADAFACTOR_WHOLE ? NULL : a->measures + row * CH_MEASURES;
 }
 
-/* A mean of squares, which decays, once this step's `sum` over `count` squares is in it. */
+/* Moving average of squares, updated by this step's `sum` over `count` squares. */
 static float decayed(const ch_adafactor_args *a, float mean, double sum, int64_t count) {
   return (float)(a->beta2 * (double)mean + (1 - a->beta2) * (sum / (double)count + a->eps1));
 }
@@ -85,7 +80,7 @@ static inline row_squares measure_row(const ch_adafactor_args *a, int64_t row, f
   return (row_squares){sum, w_sum};
 }
 
-/* Pass 1: row moments, this block's share of the column sums, sum of w^2. */
+/* Pass 1: row moments, this block's column sums, and its sum of w^2. */
 static void statistics(const adafactor_plan *p, row_block k) {
   const ch_adafactor_args *a = p->args;
   int64_t number = k.m * p->blocks + k.b;
@@ -119,7 +114,7 @@ static void column_moments(const adafactor_plan *p, int64_t index, int64_t m) {
   }
 }
 
-/* Between the passes, one matrix: column moments, and the factors 1/sqrt(v) = row_factor col_factor. */
+/* Between the passes, for one matrix: column moments, and the factors of 1/sqrt(v) = row_factor col_factor. */
 static void factors(const adafactor_plan *p, int64_t index, int64_t m) {
   const ch_adafactor_args *a = p->args;
   const float *col = a->col + index * a->cols;
@@ -131,7 +126,7 @@ static void factors(const adafactor_plan *p, int64_t index, int64_t m) {
   for (int64_t i = 0; i < a->rows; i++) p->row_factor[m * a->rows + i] = row ? (float)sqrt(mean / (double)row[i]) : 1;
 }
 
-/* Sum of u^2 over a row's columns here, without the row's factor. */
+/* Sum of u^2 over a row's local columns, without row_factor. */
 static inline float measure_update(const ch_adafactor_args *a, int64_t row, const float *factor) {
   const float *g = a->g + row * a->cols;
   float scale = (float)a->grad_scale, sum = 0;
@@ -158,7 +153,7 @@ static void update_squares(const adafactor_plan *p, row_block k) {
   p->u_squares[k.m * p->blocks + k.b] = total;
 }
 
-/* rate max(eps2, rms(w)) / max(1, rms(u) / clip) of one matrix. */
+/* Step size of one matrix: learning rate times max(eps2, rms(w)) / max(1, rms(u) / clip). */
 static double step_of(const adafactor_plan *p, int64_t m) {
   const ch_adafactor_args *a = p->args;
   double size = (double)(a->rows * p->all_cols), w = 0, u = 0;

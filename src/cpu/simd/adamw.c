@@ -1,4 +1,4 @@
-/* Vectorised AdamW: one pass over w, g, m and v. */
+/* Vectorized AdamW: one pass over w, g, m and v. */
 #include <math.h>
 
 #include "cpu/simd/fill.h"

@@ -1,6 +1,6 @@
-/* Tiles of AMX: eight registers of 16 rows of 64 bytes, and an instruction that multiplies two of bf16 into one of
- * floats. Four hold a square of the output, 32 x 32 sums, two the left operand's rows, two the right one's columns. Who
- * includes this may have defined the instructions as functions (tests/cpu/amx_emulated.c). */
+/* AMX tiles: eight registers of 16 rows of 64 bytes, and an instruction that multiplies two bf16 tiles and adds to a
+ * float tile. Four tiles hold a square of 32 x 32 sums of the output, two hold rows of the left operand, two hold
+ * columns of the right operand. The includer may define the instructions as functions (tests/cpu/amx_emulated.c). */
 #ifndef CH_CPU_SIMD_AMX_H
 #define CH_CPU_SIMD_AMX_H
 
@@ -8,25 +8,24 @@
 
 #include "cpu/simd/tile.h"
 
-/* A tile has CH_AMX_ROWS rows (or columns of floats), a square of four tiles CH_AMX_EDGE. A step is 32 deep, or
- * CH_AMX_PAIRS pairs of bf16. CH_AMX_BLOCK: size of one operand of a step, in floats. */
+/* CH_AMX_ROWS: rows per tile, and columns of floats. CH_AMX_EDGE: rows and columns of a square of four tiles.
+ * CH_AMX_PAIRS: pairs of bf16 per step (depth 32). CH_AMX_BLOCK: size of one operand of a step, in floats. */
 enum { CH_AMX_ROWS = 16, CH_AMX_EDGE = 32, CH_AMX_PAIRS = 16, CH_AMX_BLOCK = CH_AMX_EDGE * CH_AMX_PAIRS };
 
-/* Where the left operand's rows are, in bytes: from one to the next, from one step to the next, and from the first 16
- * to the second. */
+/* Strides of the left operand, in bytes: between rows, between steps, and between the two groups of 16 rows. */
 typedef struct {
   const char *at;
   int64_t row, step, second;
 } ch_amx_left;
 
-/* Memory to fetch into the cache meanwhile: some lines in every step, `left` in all; `lines` of a row that begins at
- * `at`, then those of the row so many bytes after it, and so on. */
+/* Memory to prefetch: some cache lines per step, `left` in all. Each row has `lines` lines; the first row begins at
+ * `at`, the next one a stride in bytes later. */
 typedef struct {
   const char *at;
   int64_t row, lines, line, each, left;
 } ch_amx_ahead;
 
-/* Tiles exist between these two only: a thread that is interrupted elsewhere, or that forks, has none to save. */
+/* Tile state is active only between these two calls, so context switches and forks elsewhere need not save it. */
 static inline void ch_amx_begin(void) {
   struct {
     uint8_t palette, start_row, reserved[14];
@@ -34,7 +33,7 @@ static inline void ch_amx_begin(void) {
     uint8_t rows[16];
   } tiles = {.palette = 1};
   for (int i = 0; i < 8; i++) tiles.bytes[i] = 64, tiles.rows[i] = CH_AMX_ROWS;
-  __asm__ volatile("" : : "r"(&tiles) : "memory"); /* gcc 12 says of the next one that it reads 8 bytes: it reads 64 */
+  __asm__ volatile("" : : "r"(&tiles) : "memory"); /* the next instruction reads 64 bytes; gcc 12 assumes 8 */
   _tile_loadconfig(&tiles);
 }
 static inline void ch_amx_end(void) { _tile_release(); }
@@ -46,15 +45,15 @@ CH_TILE_INLINE void ch_amx_fetch(ch_amx_ahead *f) {
   }
 }
 
-/* The square's sums over some steps; `b` holds the right operand's blocks, [pairs][columns]. A square that is not
- * `tall` has 16 rows, one that is not `wide` 16 columns; rows that are `packed` come from the second cache and leave
- * the first one to the right operand: constants when this is compiled. */
+/* Adds `steps` steps to the square's sums; b: blocks [pairs][columns] of the right operand. Compile-time constants:
+ * without `tall` the square has 16 rows, without `wide` 16 columns; with `packed` rows are loaded from L2 without
+ * displacing the right operand from L1. */
 CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int packed, int64_t steps, const ch_amx_left *a, const float *b,
                                  ch_amx_ahead *ahead) {
   const int64_t row = CH_AMX_EDGE * sizeof *b;
   const char *at = a->at;
   ch_amx_ahead next = *ahead;
-  __asm__ volatile("" : : : "memory"); /* gcc 12 does not know that tile loads read memory; this forces stores first */
+  __asm__ volatile("" : : : "memory"); /* compiler barrier: gcc 12 does not know that tile loads read memory */
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -77,7 +76,7 @@ CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int packed, int64_t steps, 
   *ahead = next;
 }
 
-/* Stores its sums, in rows `ldc` floats apart. */
+/* Stores the square's sums, in rows `ldc` floats apart. */
 CH_TILE_INLINE void ch_amx_store(int tall, int wide, float *c, int64_t ldc) {
   const int64_t row = ldc * (int64_t)sizeof *c;
   _tile_stored(0, c, row);

@@ -1,5 +1,5 @@
-/* Operands of a product of bf16 as blocks for tiles: 32 lines (rows of the left one, columns of the right one) by 16
- * pairs of elements that follow each other in the depth. What lies outside an operand is 0 in its blocks. */
+/* Packs operands of a bf16 product as blocks for tiles: 32 lines (rows of the left operand, columns of the right one)
+ * by 16 pairs of elements adjacent in depth. Elements beyond the operand's edge are 0. */
 #ifndef CH_CPU_SIMD_AMX_PACK_H
 #define CH_CPU_SIMD_AMX_PACK_H
 
@@ -9,14 +9,14 @@
 #include "cpu/simd/amx.h"
 #include "cpu/simd/pack.h"
 
-/* Element p of line l is at l * ld + p where the depth goes `along` lines, else at p * ld + l. */
+/* Element p of line l is at l * ld + p if `along` (lines are contiguous), else at p * ld + l. */
 typedef struct {
   const ch_bf16 *at;
   int64_t ld, lines, depth;
   int along;
 } ch_amx_operand;
 
-/* y[32 lines][16 pairs] of an operand along whose lines the depth goes. */
+/* y[32 lines][16 pairs] of an operand with contiguous lines. */
 static inline void ch_amx_pack_lines(const ch_amx_operand *o, int64_t line, int64_t p, float *y) {
   int64_t lines = ch_min(o->lines - line, CH_AMX_EDGE), depth = ch_min(o->depth - p, 2 * CH_AMX_PAIRS);
   const ch_bf16 *x = o->at + line * o->ld + p;
@@ -28,7 +28,7 @@ static inline void ch_amx_pack_lines(const ch_amx_operand *o, int64_t line, int6
       memcpy(y, x, (size_t)depth * sizeof *x);
 }
 
-/* y[16 pairs][32 lines] of one across whose lines it goes. */
+/* y[16 pairs][32 lines] of an operand with contiguous steps. */
 static inline void ch_amx_pack_steps(const ch_amx_operand *o, int64_t line, int64_t p, float *y) {
   int64_t lines = ch_min(o->lines - line, CH_AMX_EDGE), depth = ch_min(o->depth - p, 2 * CH_AMX_PAIRS);
   const ch_bf16 *x = o->at + p * o->ld + line;
@@ -37,7 +37,7 @@ static inline void ch_amx_pack_steps(const ch_amx_operand *o, int64_t line, int6
     ch_pack_pairs(lines, x, i + 1 < depth ? x + o->ld : NULL, y);
 }
 
-/* The block at a line and a depth: lines of pairs, as tiles want the left operand, or pairs of lines. */
+/* Packs the block at line `line`, depth p: [lines][pairs] for the left operand, or [pairs][lines] for the right one. */
 static inline void ch_amx_pack(const ch_amx_operand *o, int64_t line, int64_t p, int lines_of_pairs, float *y) {
   float turned[CH_AMX_BLOCK];
   float *as_it_stands = o->along == lines_of_pairs ? y : turned;

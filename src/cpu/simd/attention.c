@@ -1,9 +1,8 @@
-/* Attention's five products are too small for a library's: calls, packing and what a causal mask throws away cost
- * as much as arithmetic. Here operands of one head are packed once, so that every product is sum_p a[r,p] B[p,:] with
- * rows of B contiguous, and runs in tiles of ROWS x COLUMNS held in registers; tiles that the mask hides are left out.
- * Products are cut into blocks of rows by chunks of keys, so that B stays in the nearest cache for all rows of a block.
- * What is finished goes from registers to the caller.
- */
+/* Attention's five products are too small for a library's GEMM: calls, packing and masked elements would cost as much
+ * as the arithmetic. Here the operands of one head are packed once, so that every product is sum_p a[r,p] B[p,:] with
+ * contiguous rows of B, computed in tiles of ROWS x COLUMNS in registers; fully masked tiles are skipped. Products are
+ * split into blocks of rows by chunks of keys, so that B stays in L1 for all rows of a block. Final results are written
+ * from registers to the caller's arrays. */
 #include <string.h>
 
 #include "cpu/simd/attention_tile.h"
@@ -17,7 +16,7 @@ CH_HEAD_PRODUCTS(32, 32)
 CH_HEAD_PRODUCTS(64, 64)
 CH_HEAD_PRODUCTS(any, dh)
 
-/* y[r,:] = factor x[r,:] for r < rows, padded with zeros to [most,width]. */
+/* y[r,:] = factor x[r,:] for r < rows, padded with zeros to [max,width]. */
 static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, int rows, int max, float factor,
                         float *y) {
   int64_t width = ch_attention_width(h->dh), dh = h->dh;
@@ -30,7 +29,7 @@ static inline void pack(const ch_attention_head *h, const float *x, int64_t ld, 
   if (rows < max) memset(y, 0, (size_t)((max - rows) * width) * sizeof(float));
 }
 
-/* The transpose of x[rows,dh] in panels of [dh,CH_HEAD_COLUMNS], the last one padded with zeros. */
+/* Transposes x[rows,dh] into panels of [dh,CH_HEAD_COLUMNS]; the last panel is padded with zeros. */
 static inline void pack_panels(const ch_attention_head *h, const float *x, int64_t ld, int rows, float *y) {
   int dh = h->dh;
   for (int j = 0; j < rows; j += CH_HEAD_COLUMNS, y += CH_HEAD_COLUMNS * dh) {
@@ -41,8 +40,8 @@ static inline void pack_panels(const ch_attention_head *h, const float *x, int64
   }
 }
 
-/* Fetches positions first .. first+CH_HEAD_ROWS-1 of x while something else is computed: what is packed next and
- * written next stands in short pieces, each in a page of its own, which the processor does not foresee. */
+/* Prefetches positions first .. first+CH_HEAD_ROWS-1 of x. The head's rows are short and each is in another page, so
+ * the hardware prefetcher misses them. */
 static inline void prefetch_rows(const ch_attention_head *h, const float *x, int64_t ld, int first) {
   enum { LINE = 16 };
   for (int r = first; r < first + CH_HEAD_ROWS && r < h->T; r++)
@@ -55,25 +54,25 @@ static const ch_head_products *products_of(int dh) {
 
 static int smaller(int a, int b) { return a < b ? a : b; }
 
-/* The next `count` floats of the scratch. */
+/* Allocates `count` floats from the scratch *work. */
 static float *take_scratch(float **work, int64_t count) {
   float *block = *work;
   *work += count;
   return block;
 }
 
-/* End of the keys that any position below `end` sees. */
+/* End of the keys visible to any position below `end`. */
 static int seen_by(const ch_attention_head *h, int end) { return h->bidirectional ? h->T : end; }
 
-/* Number of these keys from `key` on, at most CHUNK. */
+/* Number of visible keys from `key` on, at most CHUNK. */
 static int in_chunk(const ch_attention_head *h, int key, int end) { return smaller(seen_by(h, end) - key, CHUNK); }
 
-/* Where forward works. */
+/* Buffers of forward. */
 typedef struct {
   const ch_head_products *run;
-  float *kt, *v;     /* packed, of the whole head */
-  float *s, *q;      /* of a block of rows */
-  int64_t ld, width; /* of s; of the others */
+  float *kt, *v;     /* packed K^T and V of the whole head */
+  float *s, *q;      /* scores, and packed q, of a block of rows */
+  int64_t ld, width; /* row lengths of s, and of the other arrays */
 } forward;
 
 static void pack_keys(const ch_attention_head *h, const forward *f, int begin, int count) {
@@ -81,7 +80,7 @@ static void pack_keys(const ch_attention_head *h, const forward *f, int begin, i
   pack(h, h->v + begin * h->kv_ld, h->kv_ld, count, count, 1, f->v + begin * f->width);
 }
 
-/* Rows first .. first+rows-1, at most CH_ATTENTION_FORWARD_ROWS. */
+/* Forward of rows first .. first+rows-1, at most CH_ATTENTION_FORWARD_ROWS. */
 static void forward_block(const ch_attention_head *h, const forward *f, int first, int rows) {
   int end = first + rows, seen = seen_by(h, end);
   float inverse[CH_ATTENTION_FORWARD_ROWS];
@@ -116,7 +115,7 @@ void CH_SIMD(ch_attention_forward)(const ch_attention_head *h, int begin, int en
   }
 }
 
-/* Where backward works: chunk after chunk of keys, and for each of them through the blocks of rows that see it. */
+/* Buffers of backward, which loops over chunks of keys and, inside, over the blocks of rows that see the chunk. */
 typedef struct {
   const ch_head_products *run;
   float *q, *dout, *dq;         /* [T,width], packed, q times scale; dq without the scale */
@@ -141,7 +140,7 @@ static attention_gradients begin_backward(const ch_attention_head *h) {
   return p;
 }
 
-/* <dout, out> of row r: what softmax's backward subtracts. */
+/* <dout, out> of row r, which the softmax's backward subtracts. */
 static float row_delta(const ch_attention_head *h, const float *dout, int r) {
   const float *out = h->out + r * h->ld;
   ch_vector lanes = {0};
@@ -159,7 +158,7 @@ static void pack_block(const ch_attention_head *h, const attention_gradients *p,
   for (int r = first; r < first + rows; r++) p->delta[r] = row_delta(h, p->dout + r * p->width, r);
 }
 
-/* P and dS of the block's rows for the chunk, which add to dbias. */
+/* Computes P and dS [rows,CHUNK] of a block of rows for a chunk of keys, and adds dS to dbias. */
 static void chunk_scores(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
   ch_scores_block block = {rows, first, h->T, h->bidirectional, LD, h->bias};
   for (int r = 0; r < rows; r += ROWS) {
@@ -172,7 +171,8 @@ static void chunk_scores(const ch_attention_head *h, const attention_gradients *
   CH_SIMD(ch_scores_backward)(&block, key, p->s, p->dp, h->lse + first, p->delta + first, h->dbias);
 }
 
-/* Adds to what stands in `part`, unless it is the first time; what is added last goes to the caller's x[position]. */
+/* The destination of a gradient: the first product sets `part`, later ones add to it, the last one writes the caller's
+ * x[position]. */
 static ch_head_result gradient(const ch_attention_head *h, const attention_gradients *p, float *part, float *x,
                                int64_t ld, int position, int begin, int end, float factor) {
   ch_head_result c = {.from = begin ? NULL : part, .from_ld = p->width, .to = part, .ld = p->width};
@@ -183,10 +183,10 @@ static ch_head_result gradient(const ch_attention_head *h, const attention_gradi
 /* The first row of the first block that sees a chunk of keys. */
 static int first_block(const ch_attention_head *h, int key) { return h->bidirectional ? 0 : key; }
 
-/* Adds the parts of P and dS to dq, dk and dv. */
+/* Adds the contributions of P and dS to dq, dk and dv. */
 static void chunk_gradients(const ch_attention_head *h, const attention_gradients *p, int first, int rows, int key) {
   int end = first + rows, begins = first == first_block(h, key), ends = end == h->T;
-  int last = seen_by(h, end) <= key + CHUNK; /* of the block's chunks */
+  int last = seen_by(h, end) <= key + CHUNK; /* last chunk of the block */
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result dq = gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, last, h->scale);
     if (!key) prefetch_rows(h, h->out, h->ld, first + BLOCK + r);
@@ -194,7 +194,7 @@ static void chunk_gradients(const ch_attention_head *h, const attention_gradient
     p->run->rows(h->dh, in_chunk(h, key, smaller(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
   for (int j = 0; j < in_chunk(h, key, end); j += ROWS) {
-    int hidden = !h->bidirectional && key + j > first, skip = hidden ? key + j - first : 0; /* rows before the keys */
+    int hidden = !h->bidirectional && key + j > first, skip = hidden ? key + j - first : 0; /* masked rows */
     int64_t from = (first + skip) * p->width;
     ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, h->dkv_ld, key + j, begins, ends, 1);
     ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, h->dkv_ld, key + j, begins, ends, 1);

@@ -1,5 +1,5 @@
-/* Products of attention: rows of tiles, of which each element is sum over p of a[r,p] b[p,:], in registers. Where
- * strides are constants of the compiler, tiles of a narrow head lose a tenth less between their loops. */
+/* Products of attention: rows of tiles in registers; each element is the sum over p of a[r,p] b[p,:]. With compile-time
+ * strides the tiles of a narrow head lose a tenth less time between loops. */
 #ifndef CH_CPU_SIMD_ATTENTION_TILE_H
 #define CH_CPU_SIMD_ATTENTION_TILE_H
 
@@ -8,28 +8,28 @@
 #include "cpu/simd/attention_head.h"
 #include "cpu/simd/tile.h"
 
-/* Rows of a tile: with two vectors each, as many accumulators as hide latency and leave registers for operands. */
+/* Rows per tile, with two vectors each: enough accumulators to hide latency, and registers left for operands. */
 enum { CH_HEAD_ROWS = CH_LANES == 16 ? 8 : 4, CH_HEAD_COLUMNS = 2 * CH_LANES };
 
-/* A right operand: step p, column j stands at p * step + j in row-major arrays; in panels of CH_HEAD_COLUMNS columns,
- * of which each is contiguous, column j's panel begins at j * column. */
+/* A right operand. Row-major: step p, column j is at p * step + j. In contiguous panels of CH_HEAD_COLUMNS columns:
+ * column j's panel begins at j * column. */
 typedef struct {
   const float *at;
   int64_t step, column;
 } ch_head_right;
 
-/* Where a row of tiles goes. */
+/* Destination of a row of tiles. */
 typedef struct {
-  const float *from; /* what it is added to, with the same columns, or NULL */
+  const float *from; /* addend with the same columns, or NULL */
   int64_t from_ld;
   float *to;
   int64_t ld;
-  int rows;             /* 0: writes whole tiles unscaled; else writes this many rows of the existing columns, scaled */
+  int rows;             /* 0: writes whole tiles, unscaled; else this many rows, scaled, without padding columns */
   float factor;         /* scale of every row */
-  const float *factors; /* scale of each row instead, or NULL */
+  const float *factors; /* scale per row instead of `factor`, or NULL */
 } ch_head_result;
 
-/* A vector of row r, of which `left` columns may be written. */
+/* Writes a vector at row r, column j; `left` columns remain in the row. */
 CH_TILE_INLINE void ch_head_put(const ch_head_result *c, int r, int j, int left, ch_vector sum) {
   if (r >= c->rows || left <= 0) return;
   sum *= c->factors ? c->factors[r] : c->factor;
@@ -39,8 +39,8 @@ CH_TILE_INLINE void ch_head_put(const ch_head_result *c, int r, int j, int left,
     memcpy(c->to + r * c->ld + j, &sum, (size_t)left * sizeof(float));
 }
 
-/* CH_HEAD_ROWS rows of `vectors` vectors from column j of `width` on, `count` steps deep. Its loop is plainer than
- * ch_tile_step's, with which T=128, d_head=32 took 4 % longer. */
+/* A tile of CH_HEAD_ROWS rows by `vectors` vectors from column j of `width` on, `count` steps deep. The loop is simpler
+ * than ch_tile_step's, with which T=128, d_head=32 took 4 % longer. */
 CH_TILE_INLINE void ch_head_tile(int vectors, int count, ch_left a, const float *b, int64_t step,
                                  const ch_head_result *c, int j, int width) {
   ch_vector sum[CH_HEAD_ROWS][2];
@@ -87,12 +87,12 @@ typedef struct {
   void (*scores)(int dh, const float *a, const float *b, float *to, int64_t ld, int columns);
   /* c += a[ROWS,count] b[count,dh]; rows of a are `row` apart */
   void (*weigh)(int dh, int count, const float *a, int64_t row, const float *b, const ch_head_result *c);
-  /* the same with rows, or with columns, of a block of scores */
+  /* the same with rows (or columns) of a block of scores as `a` */
   void (*rows)(int dh, int count, const float *a, const float *b, const ch_head_result *c);
   void (*columns)(int dh, int count, const float *a, const float *b, const ch_head_result *c);
 } ch_head_products;
 
-/* Defines them, where WIDTH is `dh` or a constant. */
+/* Defines these functions; WIDTH is `dh` or a constant. */
 #define CH_HEAD_PRODUCTS(NAME, WIDTH)                                                                                 \
   static void scores_##NAME(int dh, const float *a, const float *b, float *to, int64_t ld, int columns) {             \
     (void)dh;                                                                                                         \

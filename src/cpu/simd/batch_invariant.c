@@ -1,6 +1,6 @@
 /* Tiles of a product held in registers. A tile may have any number of rows and, if B is transposed, of columns: an
  * element's additions do not depend on the tile's size. With few rows the speed is limited by loading B, which needs
- * many cache lines in flight: hence wide rows, places far apart, and prefetching. */
+ * many cache lines in flight: hence wide rows, several distant streams, and prefetching. */
 #include "cpu/batch_invariant.h"
 
 #include <string.h>
@@ -8,24 +8,24 @@
 #include "cpu/simd/vector.h"
 
 enum {
-  ROWS = CH_LANES == 16 ? 6 : 3, /* with so many columns or vectors, accumulators and operands fill the registers */
+  ROWS = CH_LANES == 16 ? 6 : 3, /* rows per tile: accumulators and operands fill the registers */
   COLUMNS = 4,
   VECTORS = 4,
-  SMALL = 2, /* rows up to which loading B takes the time; with bf16, registers then hold */
-  WIDE = 8,  /* 8 vectors, as many bytes of B as VECTORS vectors of floats */
+  SMALL = 2, /* up to this many rows loading B dominates */
+  WIDE = 8,  /* vectors per bf16 tile of so few rows: as many bytes of B as VECTORS vectors of floats */
   LINE = 64,
-  AHEAD = 1024, /* bytes that are asked for early where lanes run along a row of B, */
-  STEPS = 8, /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
-  BROAD = CH_INVARIANT_BROAD, /* columns of one row of A whose sums wait in the first cache, */
-  DEEP = 4                    /* and steps that they are taken through at a time */
+  AHEAD = 1024,               /* prefetch distance in bytes if lanes run along a row of B, */
+  STEPS = 8,                  /* else in rows, too far apart for hardware prefetching; twice as many for bf16 */
+  BROAD = CH_INVARIANT_BROAD, /* columns whose sums (of one row of A) stay in L1, */
+  DEEP = 4                    /* and steps per pass over these sums */
 };
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* B holds floats; bf16, which meet floats of A; or bf16 that meet bf16 of A in pairs, two steps at once. */
+/* Types of operands: both floats; bf16 B and float A; or both bf16, multiplied in pairs (two steps at once). */
 typedef enum { FLOATS, HALVES, PAIRS } kind;
 
-/* Steps in a lane, and bytes of an element of B. */
+/* Steps per lane, and bytes per element of B. */
 INLINE int64_t each_of(kind of) { return of == PAIRS ? 2 : 1; }
 INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(ch_bf16); }
 
@@ -35,8 +35,8 @@ INLINE ch_vector load_vector(const void *b, int64_t at, kind of) {
   return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
 }
 
-/* The first `count` elements; all others are 0. Loops over single elements would not do for what is left of a row:
- * there compilers fuse a multiplication with its addition in some places and not in others. */
+/* Loads the first `count` elements; the other lanes are 0. A row's tail is not a scalar loop, because compilers fuse
+ * multiply and add in some loops and not in others, which changes bits. */
 INLINE ch_vector load_some(const void *b, int64_t at, int count, kind of) {
   float lane[CH_LANES] = {0};
   if (of == PAIRS) memcpy(lane, (const ch_bf16 *)b + at, (size_t)count * sizeof(ch_bf16));
@@ -45,7 +45,7 @@ INLINE ch_vector load_some(const void *b, int64_t at, int count, kind of) {
   return ch_load(lane);
 }
 
-/* Step l of a row of A, in all lanes. */
+/* Broadcasts the element (or pair) at index `at` of a row of A to all lanes. */
 INLINE ch_vector splat(const void *a, int64_t at, kind of) {
   typedef float word __attribute__((may_alias, aligned(2)));
   return ch_splat(of == PAIRS ? *(const word *)((const ch_bf16 *)a + at) : ((const float *)a)[at]);
@@ -63,7 +63,7 @@ INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
 /* Loops over the rows and columns of a tile are unrolled, so that it stays in registers. */
 #define TILE _Pragma("GCC unroll 8") for
 
-/* One step of a tile: A's rows from `a` on, B's columns from `b` on. */
+/* One step of a tile: rows of A from `a` on, columns of B from `b` on. */
 #define DOTS_STEP(load_a, load_b)                                                         \
   do {                                                                                    \
     ch_vector left[ROWS];                                                                 \
@@ -74,8 +74,8 @@ INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
     }                                                                                     \
   } while (0)
 
-/* B stored [n,k]: lanes run along k. The tile's columns lie `apart`, which to the hardware are so many arrays that are
- * read in order: it fetches ahead in each. */
+/* B stored [n,k]: lanes run along k. The columns of a tile are `apart` columns from each other, so that each is a
+ * separate sequential stream for the hardware prefetcher. */
 INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int rows, int columns, kind of) {
   ch_vector sum[ROWS][COLUMNS];
   const kind of_a = of == HALVES ? FLOATS : of;
@@ -96,7 +96,8 @@ INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int r
   }
 }
 
-/* Two vectors of a step of B: neighbours, or of bf16 the even and the odd elements, which take fewer instructions. */
+/* Loads two vectors of a step of B: consecutive elements or, for bf16, the even and the odd elements, which takes fewer
+ * instructions. */
 INLINE void load_two(const void *b, int64_t at, int64_t ldb, kind of, ch_vector two[2]) {
   const ch_bf16 *half = (const ch_bf16 *)b + at;
   const uint32_t high = 0xffff0000U;
@@ -114,7 +115,7 @@ INLINE void load_two(const void *b, int64_t at, int64_t ldb, kind of, ch_vector 
   }
 }
 
-/* Such two as neighbours. */
+/* Reorders two vectors from load_two to consecutive elements. */
 INLINE void order_two(kind of, ch_vector two[2]) {
   float lane[2 * CH_LANES];
   if (of == FLOATS) return;
@@ -163,7 +164,7 @@ INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vector
   }
 }
 
-/* Two neighbouring vectors of such sums, through DEEP steps. Their lines of the rows that follow are asked for. */
+/* Adds DEEP steps to two adjacent vectors of sums, and prefetches their lines of later rows of B. */
 INLINE void broad_steps(const ch_vector *left, const char *b, int64_t ldb, kind of, ch_vector two[2]) {
   const int64_t row = ldb * size_of(of), each = each_of(of);
   TILE(int64_t s = 0; s < DEEP * each; s++)
@@ -177,8 +178,8 @@ INLINE void broad_steps(const ch_vector *left, const char *b, int64_t ldb, kind 
   }
 }
 
-/* One row of A, B stored [k,n]: rows of B are read in their whole length, so that memory is read in its order; a tile's
- * width of each row would leave a third of the bandwidth unused. `columns` is a multiple of two vectors. */
+/* One row of A, B stored [k,n]: reads each row of B over all `columns`, in memory order. Reading only a tile's width of
+ * each row loses a third of the bandwidth. `columns` is a multiple of two vectors. */
 INLINE void broad_sums(const ch_product *p, int64_t i, int64_t j, int64_t columns, kind of) {
   ch_vector sum[BROAD / CH_LANES];
   int64_t row = i * p->lda, ldb = p->ldb, size = size_of(of), each = each_of(of), l = 0, vectors = columns / CH_LANES;
@@ -203,8 +204,8 @@ INLINE void broad_sums(const ch_product *p, int64_t i, int64_t j, int64_t column
   }
 }
 
-/* Up to a vector of a row of B, or of a pair of rows. Where more of B follows, that fills the vector: no sum of it is
- * stored. */
+/* Loads up to a vector of a row of B, or of a pair of rows. Lanes beyond `count` hold the following elements of B if
+ * there are enough; their sums are not stored. */
 INLINE ch_vector load_row(const ch_product *p, int64_t at, int count, kind of) {
   int follows = at + CH_LANES <= (p->k - 1) * p->ldb + p->n;
   return follows ? load_vector(p->b, at, of) : load_some(p->b, at, count, of);
@@ -216,7 +217,7 @@ INLINE ch_vector load_last(const ch_product *p, int64_t at, int count, kind of) 
   return (ch_vector)(first >> 16 | second);
 }
 
-/* The last vectors of a row: those that are not two, and one that is not full. */
+/* The last columns of a row: a single vector, and a partial one. */
 INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, kind of) {
   int count = p->n - j < CH_LANES ? (int)(p->n - j) : CH_LANES;
   ch_vector sum[ROWS];
@@ -246,7 +247,7 @@ INLINE void strip(const ch_product *p, int64_t i, int rows, kind of) {
   }
 }
 
-/* All rows, ROWS at a time and what is left one by one. */
+/* All rows: ROWS at a time, the remainder one at a time. */
 INLINE void whole(const ch_product *p, kind of) {
   int64_t i = 0;
   for (; i + ROWS <= p->m; i += ROWS) strip(p, i, ROWS, of);
@@ -254,7 +255,8 @@ INLINE void whole(const ch_product *p, kind of) {
   if (i < p->m) strip(p, i, 1, of);
 }
 
-/* Where B is not transposed the inner dimension is sliced as the own product slices it: so both give the same bits. */
+/* If B is not transposed, the inner dimension is sliced as in choir's own product (product.c), so both give the same
+ * bits. */
 INLINE void in_slices(const ch_product *p, kind of) {
   int64_t each = each_of(of), first = 0;
   int64_t step = p->trans_b ? p->k : each * ch_product_slice((p->k + each - 1) / each, CH_PRODUCT_DEPTH);

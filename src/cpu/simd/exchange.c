@@ -1,18 +1,18 @@
-/* exchange, two vectors of columns at a time over all rows, so that costs and carriers stay in registers. Differences
- * are exact enough in double that every instruction set finds the same. */
+/* Op `exchange`: two vectors of columns at a time over all rows, so that costs and carriers stay in registers.
+ * Differences are in double, so that every instruction set finds the same result. */
 #include <math.h>
 
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vector.h"
 
-enum { WIDE = CH_LANES / 2 }; /* doubles of a vector */
+enum { WIDE = CH_LANES / 2 }; /* doubles per vector */
 typedef double wide __attribute__((vector_size(WIDE * sizeof(double)), aligned(8), may_alias));
 typedef int64_t wide_mask __attribute__((vector_size(WIDE * sizeof(int64_t)), aligned(8), may_alias));
 typedef float narrow __attribute__((vector_size(WIDE * sizeof(float)), aligned(4), may_alias));
 
 static inline wide where(wide_mask m, wide a, wide b) { return (wide)(((wide_mask)a & m) | ((wide_mask)b & ~m)); }
 
-/* Two chains of comparisons run beside each other. */
+/* Two independent chains of comparisons. */
 static void pair_of_vectors(const ch_exchange_args *a, int64_t column) {
   const float *score = a->score + a->from, *open = a->open + column;
   const int *row = a->row;

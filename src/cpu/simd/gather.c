@@ -1,4 +1,4 @@
-/* Ops that move whole rows: dispatch, combine, embedding. Bound by memory; a row is contiguous and read once. */
+/* Ops that move whole rows: dispatch, combine, embedding. Memory-bound; a row is contiguous and read once. */
 #include <string.h>
 
 #include "cpu/simd/fill.h"
@@ -11,7 +11,7 @@ CH_SIMD_OP(gather) {
   for (int s = 0; s < slots; s++) memcpy(a->y + s * d, a->x + r->slot_token[s] * d, (size_t)d * sizeof(float));
 }
 
-/* out = sum of gate y over the token's slots, or out += ...; out stays in the nearest cache meanwhile. */
+/* out = sum of gate y over the token's slots, or out += ...; out stays in L1. */
 static void combine_token(const ch_combine_args *a, int t) {
   const ch_record *r = a->record;
   int64_t d = a->d;
@@ -32,7 +32,7 @@ static void combine_token(const ch_combine_args *a, int t) {
   }
 }
 
-/* Tokens differ in their number of slots: threads take them as they come. */
+/* Dynamic schedule, because tokens differ in their number of slots. */
 CH_SIMD_OP(combine) {
 #pragma omp parallel for schedule(dynamic, 64) \
     num_threads(x->threads) if (ch_slots(a->record) * (int64_t)a->d > CH_PIECE)
@@ -72,8 +72,8 @@ CH_SIMD_OP(embedding) {
   }
 }
 
-/* The vocabulary is dealt out into classes; each is one piece of work that scans all ids (a fraction of a row's
- * bytes), so that repeated tokens add up in ascending t and no two threads share a row. */
+/* The vocabulary is split into classes. The task of a class scans all ids (few bytes compared with rows), so that
+ * repeated tokens add up in ascending t and no two threads share a row. */
 CH_SIMD_OP(embedding_backward) {
   enum { CLASSES = 32 };
   int64_t d = a->d;

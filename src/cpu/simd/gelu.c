@@ -1,5 +1,5 @@
-/* Exact GELU and gated linear units without libm: Phi from one polynomial and one exp, straight-line, so that loops
- * vectorise. */
+/* Exact GELU and gated linear units without libm: Phi from one polynomial and one exp, branch-free, so that loops
+ * vectorize. */
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
@@ -45,7 +45,7 @@ static void slope(int64_t count, const float *in, const float *dy, float *dx) {
   }
 }
 
-/* Both by one evaluation. */
+/* Computes GELU and its gradient from one evaluation of Phi. */
 static void value_and_slope(int64_t count, const float *in, const float *dy, float *y, float *dx) {
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) {
@@ -66,7 +66,7 @@ static void widen_to(int64_t count, const ch_bf16 *from, float *to) {
   for (int64_t i = 0; i < count; i++) to[i] = ch_bf16_value(from[i]);
 }
 
-/* So many elements: those that are rounded go by way of blocks that stay in the nearest cache. */
+/* Elements per block: arrays that are rounded go through buffers in L1. */
 enum { BLOCK = 1024 };
 
 /* Pre-activations of a block: c if a product has just computed them, else the stored ones. Rounding c like the stored
@@ -98,7 +98,7 @@ static void block(const ch_activate_args *a, const float *c, int64_t first, int6
   if (a->dx16) round_to(count, dx_buffer, a->dx16 + first);
 }
 
-/* Value and slope of what a gate goes through. */
+/* Value and slope of the gate's activation. */
 typedef struct {
   float value, slope;
 } gelu_lanes;
@@ -132,7 +132,7 @@ static inline __attribute__((always_inline)) void glu_slopes(int silu, int64_t c
   }
 }
 
-/* The same for a gate, where c holds u, or in backward dy. */
+/* Gated activation of a block; c: u, or dy in backward. */
 static inline __attribute__((always_inline)) void gated(int silu, const ch_activate_args *a, const float *c,
                                                         int64_t first, int64_t count) {
   const float *g = a->x + first;
@@ -166,7 +166,7 @@ static void in_pieces(const ch_exec *x, const ch_activate_args *a) {
 CH_SIMD_OP(activate_backward) { in_pieces(x, a); }
 
 CH_SIMD_OP(activate) {
-  ch_activate_args forward = *a; /* whatever it says of backward */
+  ch_activate_args forward = *a; /* copy without the backward fields */
   forward.dx = NULL;
   forward.dx16 = NULL;
   in_pieces(x, &forward);

@@ -1,10 +1,10 @@
-/* Vectorised RMSNorm: every row is read once from memory, backward too. */
+/* Vectorized RMSNorm: forward and backward read every row from memory once. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu/simd/fill.h"
 
-enum { ROWS = 64 }; /* rows whose share of dw is summed together */
+enum { ROWS = 64 }; /* rows per partial sum of dw */
 
 static void norm_row(const ch_rmsnorm_args *a, int64_t t) {
   const float *in = a->x + t * a->d, *w = a->w;
@@ -22,7 +22,7 @@ CH_SIMD_OP(rmsnorm) {
   for (int64_t t = 0; t < a->n; t++) norm_row(a, t);
 }
 
-/* dx = rstd w dy - x rstd^3 <x, w dy> / d; dw gets dy x rstd. */
+/* dx = rstd w dy - x rstd^3 <x, w dy> / d; dw += dy x rstd. */
 static void norm_backward_row(const ch_rmsnorm_args *a, int64_t t, float *dw) {
   const float *in = a->x + t * a->d, *dy = a->dy + t * a->d, *w = a->w;
   float *dx = a->dx + t * a->d, rstd = a->rstd[t], dot = 0;

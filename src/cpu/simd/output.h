@@ -1,4 +1,4 @@
-/* Tiles of the own product, from operands to their places in the output. */
+/* Tiles of choir's own product: computes them and writes them to the output. */
 #ifndef CH_CPU_SIMD_OUTPUT_H
 #define CH_CPU_SIMD_OUTPUT_H
 
@@ -18,7 +18,7 @@ CH_TILE_INLINE void write_columns(const ch_problem *q, const float *tile, float 
 }
 
 static void write_transposed(const ch_problem *q, const float *tile, float *c, int64_t rows, int64_t columns, int add) {
-  if (rows == CH_TILE_ROWS && !add) /* the usual case, without branches */
+  if (rows == CH_TILE_ROWS && !add) /* the common case, without branches */
     write_columns(q, tile, c, CH_TILE_ROWS, columns, 0);
   else
     write_columns(q, tile, c, rows, columns, add);
@@ -33,7 +33,7 @@ typedef struct {
   int add;
 } ch_task;
 
-/* Computes it, with `rows` known when this is compiled. */
+/* Computes a tile; `rows` is a compile-time constant. */
 CH_TILE_INLINE void tile(const ch_problem *q, const ch_task *t, int rows, int pairs, int copying) {
   ch_vector sum[CH_TILE_ROWS][CH_TILE_VECTORS];
   ch_right b = {t->b.at, copying ? t->b.step : CH_TILE_COLUMNS, copying ? t->b.copy : NULL};

@@ -1,4 +1,4 @@
-/* Operands of a product copied to where its tiles read them: side by side, as floats or as pairs of bf16. */
+/* Packing: copies operands of a product in the order in which tiles read them, as floats or as pairs of bf16. */
 #ifndef CH_CPU_SIMD_PACK_H
 #define CH_CPU_SIMD_PACK_H
 
@@ -9,7 +9,7 @@
 #include "cpu/simd/tile.h"
 #include "cpu/simd/transpose.h"
 
-/* Rows of A that are packed together: whole tiles of them, and whole vectors. */
+/* Rows of A that are packed together: a multiple of tiles and of vectors. */
 enum { CH_PACK_GROUP = 8 * CH_TILE_ROWS };
 
 /* y[0..count-1] = x, floats or bf16. */
@@ -24,7 +24,7 @@ static inline void ch_pack_copy(int64_t count, const void *x, float *y, int bf16
   for (; i < count; i++) y[i] = bf16 ? ch_bf16_value(half[i]) : full[i];
 }
 
-/* y[0..count-1] = the pairs of one row and the next; without a next one, with zeros. */
+/* y[0..count-1] = pairs of elements of row x and row `next`; zeros replace a missing next row. */
 static inline void ch_pack_pairs(int64_t count, const ch_bf16 *x, const ch_bf16 *next, float *y) {
   int64_t whole = next ? count / CH_LANES * CH_LANES : 0;
   for (int64_t i = 0; i < whole; i += CH_LANES) ch_store(y + i, ch_load_pairs(x + i, next + i));
@@ -34,7 +34,7 @@ static inline void ch_pack_pairs(int64_t count, const ch_bf16 *x, const ch_bf16 
   }
 }
 
-/* y[0..count-1] = step p of an operand x whose rows are steps, from column `at` on. */
+/* y[0..count-1] = row p of an operand x [steps,columns], from column `at` on. */
 static inline void ch_pack_step(const ch_problem *q, const void *x, int64_t ldx, int64_t p, int64_t at, int64_t count,
                                 float *y) {
   const ch_bf16 *half = x;
@@ -64,7 +64,7 @@ static inline void ch_pack_transposed(int64_t rows, int64_t columns, const void 
   }
 }
 
-/* Columns of B from j, `depth` steps from first, as [depth, CH_TILE_COLUMNS], filled up with zeros. */
+/* Packs columns of B from j, `depth` steps from first, as [depth, CH_TILE_COLUMNS], padded with zeros. */
 static inline void ch_pack_panel(const ch_problem *q, int64_t j, int64_t first, int64_t depth, float *panel) {
   int64_t columns = ch_min(q->n - j, CH_TILE_COLUMNS);
   if (q->b_transposed)
@@ -76,9 +76,9 @@ static inline void ch_pack_panel(const ch_problem *q, int64_t j, int64_t first, 
     for (int64_t c = columns; c < CH_TILE_COLUMNS; c++) panel[p * CH_TILE_COLUMNS + c] = 0;
 }
 
-/* Packs rows of A, from row i. If a row's steps are adjacent, the layout stays [rows, depth]; only bf16 to be widened
- * is packed so. If steps are far apart, a tile that read A in place would touch a new page for every step; rows are
- * then packed in groups of CH_PACK_GROUP, each [depth, CH_PACK_GROUP], by reading whole lines that the group's tiles
+/* Packs rows of A, from row i. If a row's steps are adjacent, the layout stays [rows, depth]; this is used only to
+ * widen bf16. If steps are far apart, a tile that read A in place would touch a new page for every step; rows are then
+ * packed in groups of CH_PACK_GROUP, each [depth, CH_PACK_GROUP], by reading whole lines that the group's tiles
  * share. */
 static inline void ch_pack_left(const ch_problem *q, int64_t i, int64_t rows, int64_t first, int64_t depth,
                                 float *packed) {

@@ -1,9 +1,9 @@
-/* The consistency of two predictions of one target, for the head. */
+/* The consistency loss of two predictions of one target, for the head. */
 #include "cpu/simd/rows.h"
 
 enum { FLUSH = 4096 };
 
-/* Sums of p delta and q delta, in double across runs. */
+/* Sums of p delta and q delta: float within a run of elements, double over runs. */
 static void means(int count, const float *delta, const float *z, const float *y, double *A, double *B) {
   *A = *B = 0;
   for (int begin = 0; begin < count; begin += FLUSH) {

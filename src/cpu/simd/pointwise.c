@@ -1,4 +1,4 @@
-/* Vectorised softmax, sigmoid, sum of squares and rounding to bf16. */
+/* Vectorized softmax, sigmoid, sum of squares and rounding to bf16. */
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
@@ -51,7 +51,7 @@ static double sum_of_squares(const float *x, int64_t count) {
   return sum;
 }
 
-/* One sum in double for each piece, added in ascending order. */
+/* One sum in double per block, added in ascending order. */
 CH_SIMD_SCRATCH_OP(sumsq) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE), all = a->arrays * pieces;
   CH_SCRATCH(x);

@@ -1,4 +1,4 @@
-/* A product as the tiles of the own one see it. */
+/* A product in the normalized form that tiles of choir's own product compute. */
 #ifndef CH_CPU_SIMD_PROBLEM_H
 #define CH_CPU_SIMD_PROBLEM_H
 
@@ -6,7 +6,7 @@
 
 #include "cpu/product.h"
 
-/* Tiles multiply these: floats, bf16 that were widened to floats, or pairs of bf16, a pair in the place of a float. */
+/* Elements that tiles multiply: floats, bf16 widened to floats, or pairs of bf16 (a pair has the size of a float). */
 typedef enum { CH_FLOATS, CH_WIDENED, CH_PAIRS } ch_factors;
 
 /* C[m,n] (+)= alpha A[m,k] B[k,n] with fixed roles. A, the left operand, has row r, step p at element r * row + p *
@@ -21,8 +21,8 @@ typedef struct {
   const void *a, *b;
   int64_t row, step, ldb;
   int b_transposed, c_transposed, add;
-  int in_panels; /* b is packed: panel after panel, each of all k steps */
-  int streams;   /* the output goes past the caches */
+  int in_panels; /* b is packed: consecutive panels, each with all k steps */
+  int streams;   /* the output bypasses the caches */
   float *c;
   int64_t ldc;
   float alpha;
@@ -32,13 +32,13 @@ static inline int64_t ch_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ch_round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 static inline int64_t ch_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
- * the depth. Whether that is the better way: `most` is the depth of a slice then, out of `steps`. */
+/* Whether to compute A B^T as (B A^T)^T. A B^T packs B transposed into panels; (B A^T)^T packs A instead and transposes
+ * the output once per slice of the depth. max: the depth of such a slice, out of `steps`. */
 static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t max) {
   enum {
-    MAX_SWAPPED = 512, /* columns of B at most when it is in panels as a whole */
-    PACK_COST = 1,     /* half cycles: to transpose an element into a panel, */
-    SCATTER_COST = 2   /* to write one of a transposed output */
+    MAX_SWAPPED = 512, /* max columns of B if B is packed whole */
+    PACK_COST = 1,     /* in half cycles: transposing an element into a panel, */
+    SCATTER_COST = 2   /* writing an element of a transposed output */
   };
   if (!p->trans_b || p->trans_a || p->panels || p->m > MAX_SWAPPED) return 0;
   double m = (double)p->m, n = (double)(p->columns ? p->columns : p->n), k = (double)steps,

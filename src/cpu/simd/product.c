@@ -1,20 +1,19 @@
-/* Products on one thread, of floats, or of bf16, which are taken in pairs where the CPU has an instruction for that, or
- * widened to floats as they are packed. Of two operands of floats or pairs one mostly stays where it is and is read an
- * element at a time, `left`; the other is copied into panels of as many columns as a tile has, `right`. Weights are
- * read once, in the order they are in, and what is read next is fetched meanwhile: with few rows to an expert,
- * reading weights takes as long as multiplying by them, and packing both operands as libraries do would take longer
- * still. */
+/* Products on one thread, of floats or bf16. Bf16 is multiplied in pairs if the CPU has an instruction for it,
+ * otherwise widened to floats during packing. Operand `left` (floats or pairs) is usually read in place, one element at
+ * a time; operand `right` is copied into panels of a tile's columns. Weights are read once, in memory order, and
+ * prefetched: with few rows per expert, reading weights takes as long as the multiplications, and packing both
+ * operands, as libraries do, would take even longer. */
 #include "cpu/simd/product.h"
 
 #include "cpu/simd/output.h"
 #include "cpu/simd/pack.h"
 
 enum {
-  NARROW = 256, /* columns of B up to which packing A does not pay, ... */
-  NEAR = 1024   /* ... if its steps are no more floats apart than this */
+  NARROW = 256, /* up to this many columns of B, packing A does not pay, ... */
+  NEAR = 1024   /* ... if its steps are at most this many floats apart */
 };
 
-/* The depth that is taken at once when B's n columns all are in panels, and two tiles' rows of A beside them. */
+/* Max depth of a slice such that panels of all n columns of B, and the rows of A of two tiles, fit the scratch. */
 static int64_t max_depth(int64_t n) {
   return ch_min(CH_PRODUCT_BUFFER / ch_round_up(n, CH_TILE_COLUMNS), CH_PRODUCT_MORE / (2 * CH_TILE_ROWS)) /
          CH_PRODUCT_STEP * CH_PRODUCT_STEP;
@@ -23,7 +22,7 @@ static int64_t max_depth(int64_t n) {
 static ch_problem roles(const ch_product *p) {
   int pairs = CH_HAS_PAIRS && p->bf16 && ch_product_in_pairs(p);
   ch_factors factors = pairs ? CH_PAIRS : p->bf16 ? CH_WIDENED : CH_FLOATS;
-  int64_t each = pairs ? 2 : 1; /* elements of a step */
+  int64_t each = pairs ? 2 : 1; /* elements per step */
   ch_problem q = {.m = p->m,
                   .n = p->n,
                   .k = ch_ceil_div(p->k, each),
@@ -53,15 +52,15 @@ static ch_problem roles(const ch_product *p) {
   return q;
 }
 
-/* A part of the work: rows begin .. end-1, steps first .. first+depth-1. */
+/* A block of the work: rows begin .. end-1, steps first .. first+depth-1. */
 typedef struct {
   int64_t begin, end, first, depth;
   int add;
-  const float *packed; /* the left operand where it is packed, or NULL */
+  const float *packed; /* the packed left operand, or NULL */
 } product_block;
 
-/* Whether A must be packed: it is widened, its pairs do not lie side by side, or its steps lie so far apart, or are
- * read so often, that it pays. */
+/* Whether to pack A: if it is widened, if its pairs are not adjacent, or if its steps are so far apart or read so often
+ * that packing pays. */
 static int packs_left(const ch_problem *q) {
   if (q->factors != CH_FLOATS) return q->factors == CH_WIDENED || q->step != 1;
   return q->step != 1 && (q->n > NARROW || q->step > NEAR);
@@ -75,8 +74,9 @@ static ch_left left_of(const ch_problem *q, const product_block *b, int64_t i) {
   return (ch_left){b->packed + row / CH_PACK_GROUP * CH_PACK_GROUP * b->depth + row % CH_PACK_GROUP, 1, CH_PACK_GROUP};
 }
 
-/* Rows of B in the block's panels, and the part of B to prefetch after panel j, from row `from` on. A transposed panel
- * that can be prefetched is contiguous memory; we divide it into as many pieces as an untransposed panel has rows. */
+/* Prefetching of B: the number of rows of a panel, and the memory to prefetch after panel j, from row `from` on. A
+ * transposed panel that can be prefetched is contiguous; it is divided into as many pieces as an untransposed panel has
+ * rows. */
 static int64_t rows_of_panel(const ch_problem *q, const product_block *b) {
   return b->depth * (q->factors == CH_PAIRS ? 2 : 1);
 }
@@ -87,7 +87,7 @@ static ch_ahead next_panel(const ch_problem *q, const product_block *b, int64_t 
   return (ch_ahead){(const char *)q->b + ((b->first * each + from) * q->ldb + next) * size, q->ldb * size};
 }
 
-/* Whether the panel after j is fetched: a whole one, of which a transposed one has no gaps between its columns. */
+/* Whether to prefetch the panel after j: only a full panel; a transposed one must have no gaps between columns. */
 static int fetches_next(const ch_problem *q, const product_block *b, int64_t j) {
   return q->factors != CH_WIDENED && (!q->b_transposed || q->ldb == b->depth) && j + 2 * CH_TILE_COLUMNS <= q->n;
 }
@@ -98,7 +98,7 @@ static void panels_outer(const ch_problem *q, const product_block *b, float *scr
   int pairs = q->factors == CH_PAIRS;
   const float *panel = scratch;
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
-    const float *source = (const float *)q->b + b->first * q->ldb + j; /* if it is floats */
+    const float *source = (const float *)q->b + b->first * q->ldb + j; /* if B holds floats */
     int packs =
         q->factors != CH_FLOATS || q->b_transposed || j + CH_TILE_COLUMNS > q->n || b->end - b->begin < CH_TILE_ROWS;
     int fetches = fetches_next(q, b, j);
@@ -116,7 +116,7 @@ static void panels_outer(const ch_problem *q, const product_block *b, float *scr
   }
 }
 
-/* Row after row with all panels, which are packed: for an A that is larger than B. */
+/* Loops over rows outside and packed panels inside: for an A larger than B. */
 static void rows_outer(const ch_problem *q, const product_block *b, const float *panels) {
   int64_t lines = ch_tile_lines(q->factors == CH_PAIRS);
   for (int64_t i = b->begin; i < b->end; i += CH_TILE_ROWS)
@@ -128,7 +128,7 @@ static void rows_outer(const ch_problem *q, const product_block *b, const float 
     }
 }
 
-/* Rows of A that `room` floats hold. */
+/* Max rows of A, a multiple of `unit`, in `elements` floats. */
 static int64_t rows_in(int64_t elements, int64_t depth, int64_t unit) { return elements / depth / unit * unit; }
 
 /* Computes one slice, in blocks of rows; if A is packed, a block has as many rows as the scratch holds. */
@@ -152,7 +152,7 @@ static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *
 
 void CH_SIMD(ch_product_pack)(const ch_product *p, float *panels) {
   ch_product plain = *p;
-  plain.m = CH_PRODUCT_BUFFER; /* so many rows that the roles are not exchanged */
+  plain.m = CH_PRODUCT_BUFFER; /* large m, so that the operands are not swapped */
   plain.panels = NULL;
   ch_problem q = roles(&plain);
   for (int64_t j = 0; j < q.n; j += CH_TILE_COLUMNS) ch_pack_panel(&q, j, 0, q.k, panels + j * q.k);

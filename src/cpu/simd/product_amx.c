@@ -1,29 +1,27 @@
 /* Products of bf16 on one thread by AMX's tiles. A square of 32 x 32 sums stays in tiles for a slice of the depth. The
- * left operand is read in place if the depth goes along its rows; otherwise, and at its edges, it is packed once per
- * block of rows. The right operand is packed panel by panel; every panel is multiplied with all rows of the block while
- * the next panel is prefetched. If the right operand is smaller and the depth goes along the rows of both, the roles
- * are exchanged, so that weights are read in place. Packing costs about as much as a square of 32 rows, so the larger
- * operand is packed as rarely as possible. */
+ * left operand is read in place if its rows are contiguous; otherwise, and at its edges, it is packed once per block of
+ * rows. The right operand is packed panel by panel; every panel is multiplied with all rows of the block while the next
+ * panel is prefetched. If the right operand is smaller and both have contiguous rows, the operands are swapped, so that
+ * weights are read in place. Packing costs about as much as a square of 32 rows, so the larger operand is packed as
+ * rarely as possible. */
 #include "cpu/simd/amx_pack.h"
 #include "cpu/simd/product.h"
 #include "cpu/simd/write.h"
 
-enum {
-  GROUP = 2 * CH_AMX_EDGE
-}; /* columns that are packed at once: of rows as far apart as weights are, whole lines */
+enum { GROUP = 2 * CH_AMX_EDGE }; /* columns packed together: whole cache lines */
 
 typedef struct {
-  ch_problem q; /* the output, and the depth in pairs; operands are below */
+  ch_problem q; /* the output, and the depth in pairs; operands are in a and b */
   ch_amx_operand a, b;
 } amx_work;
 
-/* Steps of a slice, the first of which begins at element `first` of the depth. */
+/* A slice of the depth: `steps` steps from element `first` on. */
 typedef struct {
   int64_t first, steps;
   int add;
 } slice;
 
-/* The depth that is taken at once, in pairs, when all columns are in panels and rows are packed beside them. */
+/* Max depth of a slice, in pairs, such that panels of all columns and a block of packed rows fit the scratch. */
 static int64_t max_depth(int64_t columns) {
   return ch_min(CH_PRODUCT_BUFFER / ch_round_up(columns, CH_AMX_EDGE), CH_PRODUCT_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
          CH_AMX_PAIRS;
@@ -44,7 +42,7 @@ static amx_work roles(const ch_product *p) {
 
 /* ---- one square ---- */
 
-/* Sums that do not go straight to C. */
+/* Writes a square that ch_amx_store cannot write to C directly. */
 static void write_square(const ch_problem *q, int64_t i, int64_t j, const float *sum, int add) {
   float turned[CH_AMX_EDGE * CH_AMX_EDGE];
   int64_t rows = ch_min(q->m - i, CH_AMX_EDGE), columns = ch_min(q->n - j, CH_AMX_EDGE), swap = rows;
@@ -63,7 +61,7 @@ static void write_square(const ch_problem *q, int64_t i, int64_t j, const float 
       ch_write_vector(q, ch_load(sum + v), c + v, add, q->streams && !add);
 }
 
-/* Stores that find no lines in the cache would hold up the next square. */
+/* Prefetches the output, because store misses would stall the next square. */
 CH_TILE_INLINE void fetch_square(const float *c, int64_t ldc) {
   for (int r = 0; r < CH_AMX_EDGE; r++, c += ldc)
     for (int v = 0; v < CH_AMX_EDGE; v += CH_AMX_ROWS) __builtin_prefetch(c + v, 1);
@@ -107,13 +105,13 @@ static void run_square(const amx_work *w, const slice *s, int64_t i, int64_t j, 
 
 /* ---- operands ---- */
 
-/* Rows of A from 0 on that tiles read where they are: whole tiles of them, if the slice consists of whole steps. */
+/* Number of rows of A, from 0 on, that tiles read in place: whole tiles, if the slice consists of whole steps. */
 static int64_t rows_in_place(const amx_work *w, const slice *s) {
   if (!w->a.along || s->first + 2 * CH_AMX_PAIRS * s->steps > w->a.depth) return 0;
   return w->q.m % CH_AMX_EDGE == CH_AMX_ROWS ? w->q.m : w->q.m / CH_AMX_EDGE * CH_AMX_EDGE;
 }
 
-/* Packs rows begin .. end-1, step by step, so that rows of what is in columns are read in order. */
+/* Packs rows begin .. end-1, one step at a time, so that a column-major A is read in memory order. */
 static void pack_rows(const amx_work *w, const slice *s, int64_t begin, int64_t end, float *packed) {
   for (int64_t p = 0; p < s->steps; p++)
     for (int64_t i = begin; i < end; i += CH_AMX_EDGE)
@@ -121,7 +119,7 @@ static void pack_rows(const amx_work *w, const slice *s, int64_t begin, int64_t 
                   packed + ((i - begin) / CH_AMX_EDGE * s->steps + p) * CH_AMX_BLOCK);
 }
 
-/* Packs columns begin .. end-1, of which 32 are a panel. */
+/* Packs columns begin .. end-1 into panels of 32. */
 static void pack_columns(const amx_work *w, const slice *s, int64_t begin, int64_t end, float *panels) {
   for (int64_t p = 0; p < s->steps; p++)
     for (int64_t j = begin; j < end; j += CH_AMX_EDGE)
@@ -129,7 +127,7 @@ static void pack_columns(const amx_work *w, const slice *s, int64_t begin, int64
                   panels + ((j - begin) / CH_AMX_EDGE * s->steps + p) * CH_AMX_BLOCK);
 }
 
-/* Rows of a square, `in_place` or packed, of which the first are at `packed`. */
+/* The left operand of a square at row i: in place, or packed from `packed` on. */
 static ch_amx_left left_at(const amx_work *w, const slice *s, int64_t i, const float *packed) {
   const int64_t size = sizeof(ch_bf16), block = CH_AMX_BLOCK * sizeof(float);
   if (packed) return (ch_amx_left){(const char *)packed, block / CH_AMX_EDGE, block, block / 2};
@@ -137,7 +135,8 @@ static ch_amx_left left_at(const amx_work *w, const slice *s, int64_t i, const f
                        CH_AMX_ROWS * w->a.ld * size};
 }
 
-/* Lines of an operand to fetch in `squares` squares: `count` rows of it, or columns, from `line` on, for this slice. */
+/* Plans the prefetch of `count` lines (rows or columns) of an operand from `line` on, for this slice, spread over
+ * `squares` squares. */
 static ch_amx_ahead plan_prefetch(const ch_amx_operand *o, const slice *s, int64_t line, int64_t count,
                                   int64_t squares) {
   const int64_t deep = ch_min(2 * CH_AMX_PAIRS * s->steps, o->depth - s->first), size = sizeof(ch_bf16);
@@ -150,7 +149,8 @@ static ch_amx_ahead plan_prefetch(const ch_amx_operand *o, const slice *s, int64
 
 /* ---- loops ---- */
 
-/* Rows begin .. end-1 with all columns, a group of panels at a time. `packed` holds the rows from `place` on. */
+/* Multiplies rows begin .. end-1 with all columns, a group of panels at a time. `packed` holds the rows from `place`
+ * on. */
 static void panels_outer(const amx_work *w, const slice *s, int64_t begin, int64_t end, int64_t place,
                          const float *packed, float *panels) {
   int64_t n = w->q.n, squares = ch_ceil_div(end - begin, CH_AMX_EDGE) * (GROUP / CH_AMX_EDGE);
@@ -167,7 +167,8 @@ static void panels_outer(const amx_work *w, const slice *s, int64_t begin, int64
   }
 }
 
-/* A slice in blocks of as many rows as there is room for, packed or not: they meet every panel in the cache. */
+/* Computes a slice in blocks of rows that fit the scratch, packed or not; a panel stays in the cache for all rows of a
+ * block. */
 static void blocks(const amx_work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, place = rows_in_place(w, s), depth = s->steps * CH_AMX_PAIRS;
   float *packed = scratch + GROUP * depth;

@@ -1,6 +1,6 @@
-/* Panels of 16 outputs, which rows meet in groups: the bytes of a panel are read once for a group, and from memory once
- * for all of them. With few rows reading is all that takes time: the hardware's own prefetching leaves a third of the
- * bandwidth unused, so that lines are asked for twice, for the second cache and then for the first. */
+/* Panels of 16 outputs are multiplied by groups of rows: a panel is loaded once per group, and read from memory once
+ * for all groups. With few rows reading dominates. Hardware prefetching leaves a third of the bandwidth unused, so
+ * lines are prefetched twice, into L2 and then into L1. */
 #include "cpu/simd/q8.h"
 
 #include <math.h>
@@ -16,11 +16,11 @@ enum { GROUPS = CH_Q8_VALUES / 4, LINE = 64, NEAR = 512, FAR = 4096 };
 
 /* ---- rows ---- */
 
-#if !defined(__AVX512VNNI__) /* that variant uses the rows of avx512 */
-/* To nearest, halves to even: the sum pushes the fraction out of a float's bits. */
+#if !defined(__AVX512VNNI__) /* the VNNI variant uses the rows code of avx512 */
+/* Rounds to nearest, ties to even: the addition shifts the fraction out of the mantissa. */
 INLINE int32_t to_integer(float x) { return (int32_t)(x + 0x1.8p23f - 0x1.8p23f); }
 
-/* Magnitudes of floats are in the order of their bits, and those that are not finite come last. */
+/* Bits of float magnitudes sort like the magnitudes; NaN and infinity are largest. */
 INLINE void round_block(const float *x, int8_t *q, ch_q8_block *block) {
   const int32_t infinity = 0x7f800000;
   int32_t bits[CH_Q8_VALUES], max = 0, sum = 0;
@@ -58,7 +58,7 @@ void CH_SIMD(ch_q8_round_rows)(int64_t rows, int64_t depth, const float *x, int6
 
 /* ---- products ---- */
 
-/* Of `rows` rows: their bytes, and sums of one panel. */
+/* A group of rows: bytes, and sums of one panel. */
 typedef struct {
   const int8_t *q;
   const ch_q8_block *block;
@@ -84,7 +84,8 @@ typedef __m512 panel_sums; /* of 16 outputs */
 INLINE panel_sums zeros(void) { return _mm512_setzero_ps(); }
 INLINE void store(float *c, panel_sums s) { _mm512_storeu_ps(c, s); }
 
-/* Weights and 128, which are not negative, times bytes. */
+/* Unsigned bytes weight + 128 times signed bytes of the row (vpdpbusd); the sum starts with the block's offset, which
+ * removes the excess. */
 INLINE void add_block(const ch_q8 *bytes, const ch_q8 *scales, const row_group *a, int64_t block, int rows, int fetches,
                       panel_sums sum[ROWS]) {
   __m512i n[ROWS];
@@ -114,7 +115,7 @@ INLINE void store(float *c, panel_sums s) {
 }
 
 INLINE __m256 scales_of(const ch_q8 *scales, int half) {
-#if defined(__AVX512F__) /* which has no such instruction for eight without F16C */
+#if defined(__AVX512F__) /* avx512f converts sixteen; eight would need F16C */
   __m512 all = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)scales));
   return half ? _mm512_extractf32x8_ps(all, 1) : _mm512_castps512_ps256(all);
 #else
@@ -122,8 +123,8 @@ INLINE __m256 scales_of(const ch_q8 *scales, int half) {
 #endif
 }
 
-/* Magnitudes of weights, at most 128, times bytes with the weights' signs, at most 127: two products fit into 16 bits.
- */
+/* Magnitudes of weights (at most 128) times the row's bytes with the weights' signs (at most 127): a sum of two
+ * products fits into 16 bits. */
 INLINE void add_block(const ch_q8 *bytes, const ch_q8 *scales, const row_group *a, int64_t block, int rows, int fetches,
                       panel_sums sum[ROWS]) {
   const __m256i ones = _mm256_set1_epi16(1);
@@ -160,14 +161,14 @@ typedef struct {
 INLINE panel_sums zeros(void) { return (panel_sums){{0}}; }
 INLINE void store(float *c, panel_sums s) { memcpy(c, s.output, sizeof s.output); }
 
-/* Bytes of even and of odd places as words. */
+/* Splits bytes into words: even and odd positions. */
 INLINE void split_bytes(integers bytes, words part[2]) {
   words both = (words)bytes;
   part[0] = both << 8 >> 8;
   part[1] = both >> 8;
 }
 
-/* Two products, at most 128 * 127 each, fit into a word; a row's and a weight's words are alike in order. */
+/* A sum of two products, at most 128 * 127 each, fits into a word. Words of rows and weights have the same order. */
 INLINE void add_block(const ch_q8 *bytes, const ch_q8 *scales, const row_group *a, int64_t block, int rows, int fetches,
                       panel_sums sum[ROWS]) {
   integers n[ROWS][QUARTERS] = {{{0}}};
@@ -194,7 +195,7 @@ INLINE void add_block(const ch_q8 *bytes, const ch_q8 *scales, const row_group *
 }
 #endif
 
-/* Writes sums [rows][16], as many of a row as there are outputs. Not inlined: compilers would take them apart. */
+/* Writes sums [rows][16] up to the last output. Not inlined, because compilers would scalarize the sums. */
 static __attribute__((noinline)) void put_sums(const ch_q8_product *p, int64_t row, int64_t output, int rows,
                                                const float *sum) {
   int64_t left = p->n - output, count = left < CH_Q8_OUTPUTS ? left : CH_Q8_OUTPUTS;
@@ -207,7 +208,7 @@ static __attribute__((noinline)) void put_sums(const ch_q8_product *p, int64_t r
   }
 }
 
-/* Rows row .. row+rows-1 with one panel. */
+/* Multiplies rows row .. row+rows-1 with one panel. */
 INLINE void group_with_panel(const ch_q8_product *p, int64_t panel, int64_t row, int rows, int fetches) {
   int64_t blocks = ch_q8_blocks(p->depth);
   const ch_q8 *scales = p->b + panel * ch_q8_panel_bytes(p->depth), *bytes = scales + ch_q8_scale_bytes(p->depth);
@@ -221,7 +222,7 @@ INLINE void group_with_panel(const ch_q8_product *p, int64_t panel, int64_t row,
   put_sums(p, row, panel * CH_Q8_OUTPUTS, rows, out);
 }
 
-/* As many rows as registers hold, then halves of that; the first group fetches the panel. */
+/* Groups of as many rows as fit the registers, then halves of that; the first group prefetches the panel. */
 #define WITH_GROUPS(size)                     \
   if (!row && size <= ROWS && p->m >= size) { \
     group_with_panel(p, panel, 0, size, 1);   \

@@ -1,5 +1,5 @@
-/* The two loops of a softmax over one row, for files that are compiled by instruction set. Sums and maxima run in as
- * many lanes as a vector has: their order is fixed by the instruction set, and by nothing else. */
+/* The two loops of a softmax over one row, for files compiled per instruction set. Sums and maxima use one lane per
+ * vector element, so their order depends only on the instruction set. */
 #ifndef CH_CPU_SIMD_ROW_EXP_H
 #define CH_CPU_SIMD_ROW_EXP_H
 
@@ -17,8 +17,7 @@ static inline ch_vector ch_vector_exp_to_88(ch_vector x) {
   return ch_load(lane);
 }
 
-/* Largest of x, by four chains, or each vector would wait for the one before. NaN may be passed over here; it is found
- * again in the sum of exponentials. */
+/* Max of x, in four independent chains to hide latency. May ignore NaN, which then shows in the sum of exponentials. */
 static inline float ch_row_max(int count, const float *x) {
   enum { CHAINS = 4, STEP = CHAINS * CH_LANES };
   ch_vector lanes[CHAINS];
@@ -33,7 +32,7 @@ static inline float ch_row_max(int count, const float *x) {
   return max;
 }
 
-/* x = exp(x - max) of values that are at most max; returns the sum. */
+/* x = exp(x - max); returns the sum. Requires x <= max. */
 static inline float ch_row_exp(int count, float *x, float max) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)

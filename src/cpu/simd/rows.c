@@ -1,5 +1,5 @@
-/* Sums and maxima run in as many lanes as a vector has: their order is fixed by the instruction set, and by nothing
- * else. */
+/* Exponentials over rows (rows.h). Sums and maxima use one lane per vector element, so their order depends only on the
+ * instruction set. */
 #include "cpu/simd/rows.h"
 
 #include <math.h>
@@ -10,10 +10,10 @@
 
 enum { FLUSH = 4096, FOUR = 4 };
 
-/* Rounded up to columns that fill vectors of every kind. */
+/* Rounds up to a multiple of every vector length. */
 static int whole_lanes(int count) { return (count + CH_SCORES_PAD - 1) / CH_SCORES_PAD * CH_SCORES_PAD; }
 
-/* Zeros from `seen` to `end`, rounded up to whole vectors. */
+/* Sets columns `seen` .. `end`-1, rounded up to whole vectors, to 0. */
 static void hide(int seen, int end, float *x) {
   int j = seen / CH_LANES * CH_LANES;
   if (j < seen) {
@@ -24,7 +24,7 @@ static void hide(int seen, int end, float *x) {
   for (; j < end; j += CH_LANES) ch_store(x + j, (ch_vector){0});
 }
 
-/* Adds the bias to vector j of a row, and hides what lies after `seen`. */
+/* Adds the bias to vector j of a row, and masks columns from `seen` on. */
 CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int seen, int whole) {
   ch_vector value = ch_load(x + j) + ch_load(bias + j);
   if (whole) return value;
@@ -32,8 +32,8 @@ CH_ROWS_INLINE ch_vector add_bias(const float *x, const float *bias, int j, int 
   return (ch_vector)(((ch_mask)value & in_sight) | ((ch_mask)ch_splat(-INFINITY) & ~in_sight));
 }
 
-/* Rows r .. r+count-1, of which the last column that each sees is in the same vector. Together their chains of
- * maxima and sums run side by side; each row gets the same bits as alone. */
+/* Rows r .. r+count-1, whose last visible columns are in the same vector. Their chains of maxima and sums are
+ * interleaved to hide latency; each row gets the same bits as alone. */
 CH_ROWS_INLINE void softmax(const ch_scores_block *b, int count, int r, float *s, float *inverse, float *lse) {
   int seen = ch_scores_seen(b, r), more = !b->bidirectional, last = (seen - 1) / CH_LANES * CH_LANES;
   int64_t ld = b->ld;
@@ -81,7 +81,7 @@ void CH_SIMD(ch_scores_softmax)(const ch_scores_block *b, float *s, float *inver
   }
 }
 
-/* P and dS of `columns`, a multiple of CH_SCORES_PAD. */
+/* P and dS of one row [columns]; columns is a multiple of CH_SCORES_PAD. */
 static void exponentials(int columns, const float *bias, float lse, float delta, float *restrict p,
                          float *restrict ds) {
 #pragma omp simd
@@ -96,7 +96,7 @@ void CH_SIMD(ch_scores_backward)(const ch_scores_block *b, int key, float *s, fl
                                  const float *delta, float *dbias) {
   for (int r = 0; r < b->rows; r++) {
     int seen = ch_scores_seen(b, r) - key, columns = seen < CH_SCORES_CHUNK ? whole_lanes(seen) : CH_SCORES_CHUNK;
-    int distance = b->T - 1 - (b->first + r) + key; /* where the bias of column `key` is */
+    int distance = b->T - 1 - (b->first + r) + key; /* index of the bias of column `key` */
     float *p = s + r * b->ld, *restrict ds = dp + r * b->ld, *restrict sums = dbias + distance;
     exponentials(columns, b->bias + distance, lse[r], delta[r], p, ds);
     if (seen < CH_SCORES_CHUNK) hide(seen, CH_SCORES_CHUNK, p), hide(seen, CH_SCORES_CHUNK, ds);

@@ -1,36 +1,38 @@
 /* Top-k selection per expert in linear time.
  *
- * Scores become integers that sort like them, transposed so that an expert's keys are contiguous. The k-th largest key
- * is then found by searching the key's value: count how many keys reach three trial values, keep the quarter that must
- * hold the answer, at most 16 times. Counting is a branch-free vector loop over a few cache lines; that beats
- * histograms, whose updates wait for each other where scores crowd, and partitioning, which mispredicts branches. */
+ * Scores are converted to integer keys with the same order, and transposed so that an expert's keys are contiguous. The
+ * k-th largest key is then found by searching the key's value: count how many keys reach three trial values, keep the
+ * quarter that must hold the answer, at most 16 times. Counting is a branch-free vector loop over a few cache lines;
+ * this is faster than histograms, whose updates depend on each other if scores are close, and than partitioning, which
+ * mispredicts branches. */
 
 #include <string.h>
 
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
-enum { EXPERTS = 32, TOKENS = 16 }; /* a group of experts whose keys exist at a time; tokens transposed together */
+enum { EXPERTS = 32, TOKENS = 16 }; /* experts whose keys are stored at a time; tokens transposed together */
 enum { KEY_INVALID = INT32_MIN, KEY_NAN };
 
-/* Larger score, larger key; -0 equals +0; NaN below every number. */
+/* Order-preserving integer key of a score; -0 equals +0; NaN is below every number. */
 static inline int32_t key_of(float score) {
   int32_t bits = (int32_t)ch_float_bits(score + 0.0f); /* -0 + 0 = +0 */
   int32_t key = bits ^ (bits >> 31 & INT32_MAX);
   return score == score ? key : KEY_NAN;
 }
 
-/* An expert's keys start this far after the previous expert's: whole cache lines, and one more, lest powers of two put
- * all experts' lines into one set of the cache. */
+/* Stride between experts' keys: whole cache lines plus one, so that with a power-of-two n experts' lines do not share
+ * one cache set. */
 static int64_t key_stride(int n) { return ch_pieces(n, TOKENS) * TOKENS + TOKENS; }
 
-/* Pools of every stride-th token: their keys are lined up, pool by pool. Where the key of token t is, and back. */
+/* If a pool is every stride-th token, keys are stored pool by pool: position of the key of token t, and the inverse. */
 static inline int place_of(const ch_select_args *a, int t) { return a->pool_begin[t % a->stride] + t / a->stride; }
 static inline int token_at(const ch_select_args *a, int pool, int place) {
   return a->stride > 1 ? pool + (place - a->pool_begin[pool]) * a->stride : place;
 }
 
-/* Keys of `tokens` tokens from `first` and `experts` experts from `expert`: keys [experts,key_stride]. */
+/* Writes the keys of `tokens` tokens from `first` on and `experts` experts from `expert` on: keys
+ * [experts,key_stride]. */
 static void transpose(const ch_select_args *a, int first, int tokens, int expert, int experts, int32_t *keys) {
   int64_t stride = key_stride(a->record->tokens), e = a->record->experts;
   int32_t tile[TOKENS][EXPERTS];
@@ -50,13 +52,12 @@ static void transpose(const ch_select_args *a, int first, int tokens, int expert
 }
 
 typedef struct {
-  int32_t key; /* take keys above it ... */
-  int ties;    /* ... and the first so many that equal it */
+  int32_t key; /* select keys above this key ... */
+  int ties;    /* ... and the first `ties` keys equal to it */
 } threshold;
 
-/* Finds the k-th largest of n keys. Known throughout: at least k keys reach low, fewer than k (namely `above`) reach
- * high.
- */
+/* Finds the k-th largest of n keys. Invariant: at least k keys are >= low; fewer than k (namely `above`) are >=
+ * high. */
 static threshold find_threshold(const int32_t *key, int n, int k) {
   int32_t smallest = INT32_MAX, largest = INT32_MIN;
 #pragma omp simd reduction(min : smallest) reduction(max : largest)
@@ -83,7 +84,7 @@ static threshold find_threshold(const int32_t *key, int n, int k) {
     }
     reach[0] = a, reach[1] = b, reach[2] = c;
     for (int i = 0; i < 3 && trial[i] < high; i++) {
-      if (reach[i] == k) return (threshold){trial[i], k}; /* a gap between the k-th and the next: all of them */
+      if (reach[i] == k) return (threshold){trial[i], k}; /* a trial between the k-th key and the next: no ties */
       if (reach[i] > k) {
         low = trial[i];
       } else {
@@ -95,8 +96,8 @@ static threshold find_threshold(const int32_t *key, int n, int k) {
   return (threshold){(int32_t)low, k - above};
 }
 
-/* Writes the tokens that pass, ascending: candidates of a run without a branch, then those among them that ties leave.
- * Returns the last of the smallest taken. */
+/* Writes the selected tokens, ascending: first a run's candidates without a branch, then drops surplus ties. Returns
+ * the last token with the smallest selected key. */
 static int take_smallest(const int32_t *key, int n, int first, threshold limit, int *slot_token) {
   enum { RUN = 512 };
   int candidate[RUN], last = first;
@@ -117,7 +118,7 @@ static int take_smallest(const int32_t *key, int n, int first, threshold limit, 
   return last;
 }
 
-/* Pools lie among each other: an expert's `count` tokens, found pool by pool, in ascending order. taken: [n] */
+/* Interleaved pools: sorts an expert's `count` tokens, found pool by pool, in ascending order. selected: [n] scratch */
 static void sort_tokens(int n, int count, int *token, uint8_t *selected) {
   memset(selected, 0, (size_t)n);
   for (int s = 0; s < count; s++) selected[token[s]] = 1;
@@ -125,7 +126,7 @@ static void sort_tokens(int n, int count, int *token, uint8_t *selected) {
     if (selected[t]) *token++ = t;
 }
 
-/* All pools of one expert, keys [n]. taken: [n], of pools with a stride. */
+/* Selects in all pools of one expert; key: [n]; selected: [n] scratch if pools are interleaved. */
 static void select_expert(const ch_select_args *a, int expert, const int32_t *key, int per_expert, uint8_t *selected) {
   const ch_record *r = a->record;
   int slot = expert * per_expert, *token = r->slot_token + slot;
@@ -133,7 +134,7 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
   for (int p = 0; p < a->pools; p++) {
     int begin = a->pool_begin[p], n = a->pool_begin[p + 1] - begin;
     float *cutoff = a->cutoff ? a->cutoff + (int64_t)p * r->experts + expert : NULL;
-    if (cutoff) *cutoff = INFINITY; /* k of 0: no score is good enough */
+    if (cutoff) *cutoff = INFINITY; /* k = 0: no score reaches the cut-off */
     if (!a->k[p]) continue;
     int last = take_smallest(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), token);
     if (cutoff) *cutoff = a->score[(int64_t)token_at(a, p, last) * r->experts + expert];

@@ -1,10 +1,11 @@
-/* Loops that are compiled once for each instruction set and chosen at run time.
+/* Functions compiled once per instruction set and selected at run time.
  *
  * A C file of src/cpu/simd is built as generic, avx2 and avx512 (CMakeLists.txt) with CH_ISA_SUFFIX set, and defines
  * every external function as CH_SIMD(name). A header declares all variants at once, CH_SIMD_DECLARE(void, ch_exp_rows,
- * (int64_t n, const float *x, float *y)); and who fills the op table asks for the best one this machine runs:
- * CH_SIMD_PICK(ch_exp_rows). Products are built once more with an instruction for pairs of bf16, as avx512_bf16 or, for
- * arm64, as bfdot (CH_SIMD_PAIRS), and product_amx.c for AMX alone, as amx; their headers declare these. */
+ * (int64_t n, const float *x, float *y)); and the code that fills the op table selects the best variant for this
+ * machine: CH_SIMD_PICK(ch_exp_rows). Products are also built with the instruction for pairs of bf16, as avx512_bf16
+ * or, for arm64, as bfdot (CH_SIMD_PAIRS), and product_amx.c only for AMX, as amx; their headers declare these
+ * variants. */
 #ifndef CH_CPU_SIMD_SIMD_H
 #define CH_CPU_SIMD_SIMD_H
 

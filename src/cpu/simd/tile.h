@@ -7,29 +7,28 @@
 
 #define CH_TILE_INLINE static inline __attribute__((always_inline))
 
-/* Rows and vectors of a tile: with them accumulators and operands fill the registers. */
+/* Rows and vectors per tile: accumulators and operands fill the registers. */
 enum { CH_TILE_ROWS = 6, CH_TILE_VECTORS = CH_LANES == 16 ? 4 : 2, CH_TILE_COLUMNS = CH_TILE_VECTORS * CH_LANES };
 
-/* A float, or a pair of bf16 in its place. */
+/* A float, or a pair of bf16 of the same size. */
 typedef float ch_factor __attribute__((may_alias, aligned(2)));
 
-/* Where the elements of a left operand are: row r, step p is at r * row + p * step. */
+/* A left operand: row r, step p is at r * row + p * step. */
 typedef struct {
   const ch_factor *at;
   int64_t row, step;
 } ch_left;
 
-/* Where those of a right operand are: step p, a row of CH_TILE_COLUMNS, is at p * step; it is also copied to
- * `copy`, without gaps, unless that is NULL. */
+/* A right operand: step p, a row of CH_TILE_COLUMNS, is at p * step. If `copy` is not NULL, rows are also packed
+ * there. */
 typedef struct {
   const float *at;
   int64_t step;
   float *copy;
 } ch_right;
 
-/* Memory to fetch into the cache meanwhile, a line every second step: the elements of CH_TILE_COLUMNS columns from `at`
- * on, then as many `step` bytes after it, and so on. Whole rows of it: going down a column, every line would be in
- * another page of the memory. */
+/* Memory to prefetch, one line every second step: rows of CH_TILE_COLUMNS elements, the first at `at`, `step` bytes
+ * apart. Row by row, because successive lines of a column would be in different pages. */
 typedef struct {
   const void *at;
   int64_t step;
@@ -38,7 +37,7 @@ typedef struct {
 /* Cache lines of one row of a panel, in floats or in bf16. */
 CH_TILE_INLINE int ch_tile_lines(int pairs) { return (CH_TILE_COLUMNS * (pairs ? 2 : 4) + 63) / 64; }
 
-/* sum[r][v] += a[r,0] b[0,v], and on to the next step. */
+/* sum[r][v] += a[r,0] b[0,v]; then advances a and b by one step. */
 CH_TILE_INLINE void ch_tile_step(int rows, int pairs, ch_left *a, ch_right *b, ch_vector sum[][CH_TILE_VECTORS]) {
   ch_vector right[CH_TILE_VECTORS];
 #pragma GCC unroll 4
@@ -57,11 +56,12 @@ CH_TILE_INLINE void ch_tile_step(int rows, int pairs, ch_left *a, ch_right *b, c
     }
   a->at += a->step;
   b->at += b->step;
-  /* Seen together, two steps have more addresses and loads than there are registers: keep them apart. */
+  /* Barrier: interleaved, two steps need more registers for addresses and loads than there are. */
   __asm__ volatile("" : "+r"(a->at), "+r"(b->at) : : "memory");
 }
 
-/* sum[rows][] += sum over p < count of a[r,p] b[p,:]. Inlined with constant rows the sums are registers. */
+/* sum[rows][] += sum over p < count of a[r,p] b[p,:]. Must be inlined with constant `rows`, so that the sums are in
+ * registers. */
 CH_TILE_INLINE void ch_tile_steps(int rows, int pairs, int64_t count, ch_left a, ch_right b, ch_ahead ahead,
                                   ch_vector sum[][CH_TILE_VECTORS]) {
   const char *next = ahead.at;

@@ -4,8 +4,8 @@
 
 #include "cpu/simd/vector.h"
 
-/* y[p,c] = x[c,p] for four columns of x and as many rows as a vector has lanes. Each vector takes a quad of four floats
- * from every fourth row, so that shuffles within quads are all it needs. */
+/* y[p,c] = x[c,p] for four columns and CH_LANES rows of x. Each vector holds a quad (four floats) of every fourth row,
+ * so that shuffles within quads suffice. */
 static inline void ch_transpose_lanes(const float *x, int64_t ldx, float *y, int64_t ldy) {
   ch_vector row[4];
 #pragma GCC unroll 4
@@ -51,8 +51,8 @@ static inline void ch_transpose_lanes(const float *x, int64_t ldx, float *y, int
 #undef CH_SECOND
 }
 
-/* y[p,c] = x[c,p] for `rows` rows and `columns` columns of x; a cache line of each row at a time, so that what is being
- * written stays in the cache. */
+/* y[p,c] = x[c,p] for `rows` rows and `columns` columns of x; one cache line of each row at a time, so that the output
+ * stays in the cache. */
 static inline void ch_transpose(int64_t rows, int64_t columns, const float *x, int64_t ldx, float *y, int64_t ldy) {
   for (int64_t begin = 0; begin < columns; begin += 16) {
     int64_t end = begin + 16 < columns ? begin + 16 : columns;

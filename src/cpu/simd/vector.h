@@ -1,4 +1,4 @@
-/* The widest float vector of the instruction set that a simd_*.c file is being compiled for. */
+/* The widest float vector of the instruction set that a file of src/cpu/simd is compiled for. */
 #ifndef CH_CPU_SIMD_VECTOR_H
 #define CH_CPU_SIMD_VECTOR_H
 
@@ -18,23 +18,23 @@ enum { CH_LANES = 8 };
 enum { CH_LANES = 4 };
 #endif
 
-/* GCC before 12 does not have it, and takes the places as a vector. */
+/* GCC before 12 lacks this builtin; its __builtin_shuffle takes the indices as a vector. */
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 12
 #define __builtin_shufflevector(a, b, ...) \
   __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(sizeof(a))))){__VA_ARGS__})
 #endif
 
-/* Loads and stores of these need no alignment beyond a float's. */
+/* Loads and stores need only a float's alignment. */
 typedef float ch_vector __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
 typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
 
 static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; }
 static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
-/* As many bf16 as a vector has lanes, as floats. */
+/* CH_LANES bf16, and their conversion to floats. */
 typedef uint16_t ch_halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
 typedef uint32_t ch_u32_lanes __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
-/* gcc 12 converts 512 bits in two parts if it is left to it, by seven instructions. */
+/* without the intrinsic, gcc 12 converts 512 bits in two halves, by seven instructions */
 static inline ch_u32_lanes ch_load_halves(const uint16_t *x) {
 #if defined(__AVX512F__)
   return (ch_u32_lanes)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x));
@@ -44,12 +44,12 @@ static inline ch_u32_lanes ch_load_halves(const uint16_t *x) {
 }
 static inline ch_vector ch_load_bf16(const uint16_t *x) { return (ch_vector)(ch_load_halves(x) << 16); }
 
-/* Lanes of 32 bits, each with an element of x below one of y. */
+/* 32-bit lanes: x[i] in the low half, y[i] in the high half. */
 static inline ch_vector ch_load_pairs(const uint16_t *x, const uint16_t *y) {
   return (ch_vector)(ch_load_halves(x) | ch_load_halves(y) << 16);
 }
 
-/* sum + the products of a's pairs of bf16 with b's, where the CPU has an instruction for it. */
+/* sum + products of pairs of bf16 of a and b, if the CPU has an instruction for it. */
 #if defined(__AVX512BF16__)
 #define CH_HAS_PAIRS 1
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
@@ -69,8 +69,8 @@ static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum)
 }
 #endif
 
-/* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
- * to CH_VECTOR_BYTES; ch_store_past_end is before others may read. */
+/* Non-temporal store, for outputs too large to stay in the caches: the line is not read first. x must be aligned to
+ * CH_VECTOR_BYTES. Call ch_store_past_end before other threads read. */
 enum { CH_VECTOR_BYTES = CH_LANES * 4 };
 static inline void ch_store_past(float *x, ch_vector v) {
 #if defined(__AVX512F__)
@@ -87,8 +87,8 @@ static inline void ch_store_past_end(void) {
 #endif
 }
 
-/* a b + c, rounded once wherever there is an instruction for it. Compilers fuse by themselves too, but not everywhere
- * alike: this is for sums that must come out the same in all variants of a loop. */
+/* a b + c, fused if the CPU has FMA. Compilers also fuse on their own, but not consistently; use this for sums that
+ * must have equal bits in all variants of a loop. */
 static inline ch_vector ch_vector_fma(ch_vector a, ch_vector b, ch_vector c) {
 #if defined(__AVX512F__)
   return (ch_vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -109,7 +109,7 @@ static inline float ch_fma(float a, float b, float c) {
 #endif
 }
 
-/* The same number in all lanes; compilers drop the subtraction, which changes nothing. */
+/* Broadcasts x to all lanes; compilers drop the subtraction of 0. */
 static inline ch_vector ch_splat(float x) { return x - (ch_vector){0}; }
 
 /* 0, 1, 2, ... */
@@ -118,21 +118,21 @@ static inline ch_mask ch_lane_numbers(void) {
   return *(const ch_mask *)number;
 }
 
-/* Where a > b, else b: NaN in a is passed over. */
+/* a if a > b, else b: NaN in a is ignored. */
 static inline ch_vector ch_vector_max(ch_vector a, ch_vector b) {
 #if defined(__AVX512F__)
-  return (ch_vector)_mm512_max_ps((__m512)a, (__m512)b); /* gcc takes two instructions for what is below */
+  return (ch_vector)_mm512_max_ps((__m512)a, (__m512)b); /* gcc needs two instructions for the comparison below */
 #else
   ch_mask larger = a > b;
   return (ch_vector)(((ch_mask)a & larger) | ((ch_mask)b & ~larger));
 #endif
 }
 
-/* A quarter, a half or all of a vector's lanes. */
+/* Four lanes: a quarter, a half or all of a vector, depending on the instruction set. */
 typedef float ch_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t ch_quad_mask __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* The vector's halves added, until four lanes are left. */
+/* Adds the vector's halves repeatedly, down to four lanes. */
 static inline ch_quad ch_vector_fold(ch_vector v) {
 #if defined(__AVX512F__)
   __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
@@ -144,14 +144,14 @@ static inline ch_quad ch_vector_fold(ch_vector v) {
 #endif
 }
 
-/* Over the lanes, as a tree: the shortest chain of additions, and the same order always. */
+/* Sum over the lanes as a tree: the shortest chain of additions, in a fixed order. */
 static inline float ch_vector_sum(ch_vector v) {
   ch_quad quad = ch_vector_fold(v);
   quad += __builtin_shufflevector(quad, quad, 2, 3, 0, 1);
   return quad[0] + quad[1];
 }
 
-/* ch_vector_sum of four vectors at once, the same bits. */
+/* ch_vector_sum of four vectors at once, with the same bits. */
 static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_vector d) {
   ch_quad p = ch_vector_fold(a), q = ch_vector_fold(b), r = ch_vector_fold(c), s = ch_vector_fold(d);
   ch_quad left = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
@@ -164,7 +164,7 @@ static inline ch_quad ch_quad_max(ch_quad a, ch_quad b) {
   return (ch_quad)(((ch_quad_mask)a & larger) | ((ch_quad_mask)b & ~larger));
 }
 
-/* The largest lane, where NaN may be passed over. */
+/* Max over the lanes; may ignore NaN. */
 static inline float ch_vector_largest(ch_vector v) {
 #if defined(__AVX512F__)
   __m256 half = _mm256_max_ps(_mm512_extractf32x8_ps((__m512)v, 1), _mm512_castps512_ps256((__m512)v));

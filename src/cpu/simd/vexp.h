@@ -1,4 +1,4 @@
-/* exp in float as straight-line code, so that the compiler vectorises loops over it. Relative error below 1e-7. */
+/* exp in float as straight-line code, so that the compiler vectorizes loops over it. Relative error below 1e-7. */
 #ifndef CH_CPU_SIMD_VEXP_H
 #define CH_CPU_SIMD_VEXP_H
 
@@ -18,9 +18,9 @@ static inline float ch_bits_float(uint32_t bits) {
   return x;
 }
 
-/* exp of x <= 88, where results below the normal range are 0 and NaN stays NaN. exp(x) = 2^n exp(r), n = round(x / ln
- * 2), |r| <= ln 2 / 2, ln 2 split in two so that r is exact enough. Adding 1.5 * 2^23 rounds to an integer and leaves
- * it in the low bits; with 127 more these are the exponent of 2^n. */
+/* exp of x <= 88; subnormal results become 0, NaN stays NaN. exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2,
+ * ln 2 split in two so that r is exact enough. Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits;
+ * the added 127 makes these the exponent bits of 2^n. */
 static inline float ch_exp_to_88(float x) {
   const float shift = 12582912.0f + 127.0f;
   float t = x * 1.44269504f + shift;
@@ -37,7 +37,7 @@ static inline float ch_exp_to_88(float x) {
   return x < -87.3f ? 0.0f : y;
 }
 
-/* exp of any x: infinity from 88.37 on, where 2^n would be. */
+/* exp of any x; infinity from 88.37 on, where 2^n overflows. */
 static inline float ch_expf(float x) {
   float y = ch_exp_to_88(x);
   return x > 88.37f ? INFINITY : y;

@@ -1,12 +1,12 @@
 /* Writes the sums of a product: scaled by alpha, then stored or added. Every kernel uses these functions, so that the
- * way in which a product is cut changes no bit. */
+ * split of a product changes no bit. */
 #ifndef CH_CPU_SIMD_WRITE_H
 #define CH_CPU_SIMD_WRITE_H
 
 #include "cpu/simd/problem.h"
 #include "cpu/simd/vector.h"
 
-/* Whether vectors of an output are aligned, so that they can go past the caches. */
+/* Whether all vectors of an output are aligned, as ch_store_past requires. */
 static inline int ch_write_aligned(const float *c, int64_t ldc) {
   return ldc % CH_LANES == 0 && (uintptr_t)c % CH_VECTOR_BYTES == 0;
 }
@@ -20,7 +20,7 @@ static inline void ch_write_vector(const ch_problem *q, ch_vector sum, float *c,
     ch_store(c, value);
 }
 
-/* A part of a tile whose rows are `ld` floats apart. */
+/* Writes `rows` x `columns` of a tile whose rows are `ld` floats apart. */
 static inline void ch_write_part(const ch_problem *q, const float *tile, int64_t ld, float *c, int64_t rows,
                                  int64_t columns, int add) {
   for (int64_t r = 0; r < rows; r++)

@@ -1,25 +1,24 @@
-/* Attention, one task for each sequence and head, on kernels of their own (simd/attention.c). Forward cuts long
- * sequences further; backward does not, so that dk and dv add up in a fixed order. Arithmetic is in float whatever the
- * compute type. */
+/* Attention, one task per sequence and head (kernels: simd/attention.c). Forward splits long sequences further;
+ * backward does not, so that dk and dv are summed in a fixed order. Arithmetic is in float for every compute type. */
 #include <omp.h>
 #include <string.h>
 
 #include "cpu/simd/attention_head.h"
 #include "cpu/threaded/threaded.h"
 
-enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows of a forward task: long enough to pack keys and values for */
+enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows per forward task: enough to amortize packing keys and values */
 
 typedef struct {
   const ch_attention_args *a;
   int64_t ld, kv_ld, tasks;
-  int kv_heads, group; /* heads that share keys and values */
-  int64_t row;         /* floats for one head's biases */
-  int distances;       /* between positions, from the farthest key before to the farthest after */
+  int kv_heads, group; /* KV heads, and query heads per KV head */
+  int64_t row;         /* floats per head's biases */
+  int distances;       /* number of distances, from the farthest earlier key to the farthest later key */
   int *bucket;         /* [distances] ascending */
-  float *bias;         /* [H,row] by descending distance; where there is none, [1,row] of zeros */
-  float *dbias;        /* [tasks,row] the same order, each task's own sum; where there is none, [threads,row] */
-  float *dk, *dv;      /* [tasks,T,dh] of each head, where keys are shared; or NULL */
-  float *work;         /* of all threads */
+  float *bias;         /* [H,row] by descending distance; without a bias [1,row] of zeros */
+  float *dbias;        /* [tasks,row] in the same order, one sum per task; without a bias [threads,row] */
+  float *dk, *dv;      /* [tasks,T,dh] per query head if KV heads are shared, else NULL */
+  float *work;         /* scratch of all threads */
 } attention_plan;
 
 static attention_plan allocate_plan(ch_exec *x, const ch_attention_args *a) {
@@ -49,11 +48,11 @@ static void fill_bias(const attention_plan *p) {
       p->bias[head * p->row + p->distances - 1 - i] = a->rel_bias[p->bucket[i] * a->H + head];
 }
 
-/* One sequence's head as the calling thread works on it. */
+/* The kernel arguments of a task, with the calling thread's scratch. */
 static ch_attention_head head_of(const attention_plan *p, int64_t task) {
   const ch_attention_args *a = p->a;
   int64_t row = task / a->H * a->T, head = task % a->H, thread = omp_get_thread_num();
-  int T = ch_attention_length(a, task / a->H), shorter = a->T - T; /* so biases begin at a smaller distance */
+  int T = ch_attention_length(a, task / a->H), shorter = a->T - T; /* then biases begin at a smaller distance */
   int64_t start = row * p->ld + head * a->dh, kv_start = row * p->kv_ld + head / p->group * a->dh;
   ch_attention_head h = {.T = T,
                          .dh = a->dh,
@@ -81,7 +80,7 @@ static ch_attention_head head_of(const attention_plan *p, int64_t task) {
   return h;
 }
 
-/* What positions after the head's last one, below `all`, get of a result: 0. */
+/* Sets the padding positions h->T .. all-1 of a result to 0. */
 static void clear_rows(const ch_attention_head *h, float *y, int64_t ld, int all) {
   for (int t = h->T; t < all; t++) memset(y + t * ld, 0, (size_t)h->dh * sizeof *y);
 }
@@ -103,7 +102,7 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
   }
 }
 
-/* drel_bias += the tasks' sums by distance, sequence after sequence. */
+/* drel_bias += the tasks' sums by distance, in order of sequences. */
 static void add_bias_gradient(const ch_exec *x, const attention_plan *p) {
   const ch_attention_args *a = p->a;
 #pragma omp parallel for num_threads(x->threads)
@@ -115,7 +114,7 @@ static void add_bias_gradient(const ch_exec *x, const attention_plan *p) {
     }
 }
 
-/* to[dh] = the sum of what the heads of a group left, from [T,dh] of each. */
+/* to[dh] = the sum over the query heads of a KV head; from: [T,dh] per head. */
 static void add_group(const attention_plan *p, const float *from, float *to) {
   int dh = p->a->dh;
   memcpy(to, from, (size_t)dh * sizeof *to);

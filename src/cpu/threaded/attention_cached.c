@@ -1,5 +1,5 @@
-/* Attention against caches: one task for each head of a few rows of a sequence, all its products by row, so that what a
- * row gets does not depend on the rows it comes with. Arithmetic is in float whatever the compute type. */
+/* Attention over KV caches: one task per head and few rows of a sequence. All products are batch-invariant, so a row's
+ * result does not depend on the other rows. Arithmetic is in float for every compute type. */
 #include <omp.h>
 #include <string.h>
 
@@ -11,13 +11,13 @@ _Static_assert((int)CH_BIAS_PAD >= (int)CH_SCORES_PAD, "the softmax reads wide")
 
 enum {
   ROWS = 12
-}; /* of a task: whole tiles of every kind, and few enough for their scores to stay in a core's cache */
+}; /* rows per task: a multiple of every tile, and few enough that their scores stay in a core's cache */
 
 typedef struct {
   int sequence, row, rows;
 } segment;
 
-/* Keys and values of a sequence's head go behind what its cache holds. */
+/* Appends keys and values of one sequence and KV head to its cache. */
 static void append_to_cache(const ch_attention_cached_args *a, int b, int head) {
   int64_t heads = ch_kv_heads(a->H, a->kv_heads), width = heads * a->dh;
   int64_t to = ((b * heads + head) * a->positions + a->past[b]) * a->dh;
@@ -32,7 +32,7 @@ static int64_t scores_stride(int positions) { return (positions + CH_SCORES_PAD 
 typedef void (*product)(const ch_product *p);
 typedef void (*softmax)(const ch_scores_block *b, float *s, float *inverse, float *lse);
 
-/* `bias` is the head's. */
+/* Attention of one head on the rows of a segment; bias: the head's. */
 static void attend(const ch_attention_cached_args *a, segment g, int head, const float *bias, float *scores,
                    product run, softmax exponentials) {
   int64_t heads = ch_kv_heads(a->H, a->kv_heads);
@@ -76,7 +76,7 @@ static int cut_segments(const ch_attention_cached_args *a, segment *segments) {
   return count;
 }
 
-/* Multiplications of one head. */
+/* Number of multiplications per head. */
 static int64_t head_work(const ch_attention_cached_args *a) {
   int64_t work = 0;
   for (int b = 0; b < a->B; b++)

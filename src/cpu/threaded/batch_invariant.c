@@ -1,19 +1,19 @@
-/* Products by row on all threads: pieces of columns, since rows are few and B is what is read. */
+/* Batch-invariant products on all threads, split by columns, because rows are few and reading B dominates. */
 #include "cpu/batch_invariant.h"
 
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/product.h"
 
-/* Evaluating GELU takes as long as so many multiplications. */
+/* Cost of one GELU, in multiplications. */
 enum { GELU_WORK = 16 };
 
-/* From MANY_ROWS rows on, multiplying takes longer than reading B, and choir's own product (product.h) is faster than
- * the kernel for few rows. It adds in the same order, unless B is transposed. */
+/* From MIN_TILED_ROWS rows on, multiplying takes longer than reading B, and choir's own product (product.h) is faster
+ * than the kernel for few rows. Both add in the same order unless B is transposed. */
 enum { MIN_TILED_ROWS = 16 };
 static int suits_tiles(const ch_product *p) { return !p->trans_b && p->m >= MIN_TILED_ROWS; }
 
-/* A as two kernels read it where products are of bf16: the own product reads `rounded`; the kernel for few rows does,
- * too, if it multiplies pairs, else it reads the same values as floats. */
+/* A in bf16 products: choir's own product reads `rounded`, as does the kernel for few rows if it multiplies pairs;
+ * otherwise this kernel reads the rounded values as floats. */
 typedef struct {
   const ch_bf16 *rounded;
   const float *values;
@@ -28,32 +28,32 @@ static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int6
   return o;
 }
 
-/* Row `first` of it, for p. */
+/* The operand's row `first`, in the type that p's kernel reads. */
 static const void *rows_from(const operand *a, const ch_product *p, int64_t first) {
   int rounded = p->bf16 && (suits_tiles(p) || ch_product_takes_pairs(p));
   return rounded ? (const void *)(a->rounded + first * p->lda) : a->values + first * p->lda;
 }
 
-/* The kernel for products of few rows that are shaped like p. */
+/* The few-row kernel for products of p's shape. */
 typedef void (*streamed_product)(const ch_product *p);
 static streamed_product streamed_product_for(const ch_product *p) {
-  (void)p; /* elsewhere there is one */
+  (void)p; /* used only with CH_SIMD_PAIRS */
 #if defined(CH_SIMD_PAIRS)
   if (ch_product_takes_pairs(p)) return CH_SIMD_PAIRS(ch_invariant_pairs);
 #endif
   return CH_SIMD_PICK(ch_invariant_product);
 }
 
-/* Columns of a piece of one row where B is not transposed: wide, but two pieces for every thread. */
+/* Columns per task for one row and B not transposed: wide, but at least two tasks per thread. */
 static int64_t broad_columns(const ch_exec *x, const ch_product *p, int count) {
   int64_t columns = CH_INVARIANT_BROAD;
   while (columns > 2 * CH_INVARIANT_COLUMNS && count * p->n < 2 * x->threads * columns) columns /= 2;
   return columns;
 }
 
-/* Columns of a piece of `count` products like p. With few rows a piece must be large enough to be worth a thread, but
- * so short that waiting threads do not fall asleep, because waking a thread takes as long as a piece. With B transposed
- * any width is allowed. */
+/* Columns per task for `count` products like p. With few rows a task must be large enough to be worth a thread, but so
+ * short that waiting threads do not sleep, because waking a thread takes as long as a task. If B is transposed, any
+ * width is allowed. */
 static int64_t piece_columns(const ch_exec *x, const ch_product *p, int count) {
   enum { MAX_STREAMED_ROWS = 4, MIN_COLUMNS = 8 };
   int64_t columns = p->trans_b ? CH_INVARIANT_COLUMNS : 2 * CH_INVARIANT_COLUMNS;
@@ -97,7 +97,7 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   if (!tiled && !ch_counting(x)) run_streamed(x, &p);
 }
 
-/* Expert i's product, except for A and what follows; rows are few for most experts, none for many. */
+/* Expert i's product without A and the activation. Most experts have few rows, many have none. */
 static ch_product by_row_product(const ch_expert_gemm_args *g, const void *w, float *c, int bf16, int i) {
   ch_product p = ch_expert_product(g, i);
   p.by_row = 1;
@@ -108,7 +108,7 @@ static ch_product by_row_product(const ch_expert_gemm_args *g, const void *w, fl
   return p;
 }
 
-/* Those of experts with few rows: pieces of equal width, so that one loop goes through all. */
+/* Runs the products of experts with few rows: tasks of equal width, in one loop over all. */
 static void run_streamed_experts(const ch_exec *x, int count, const ch_product *streamed) {
   streamed_product run = streamed_product_for(streamed);
   ch_product mean = streamed[0];
@@ -123,7 +123,7 @@ static void run_streamed_experts(const ch_exec *x, int count, const ch_product *
   }
 }
 
-/* Runs after the products where C goes through GELU. */
+/* Applies GELU to C after the products. */
 static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
   int64_t rows = g->begin[g->experts];
   ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements);

@@ -1,17 +1,18 @@
-/* gemm and expert_gemm on one-thread products; inputs rounded to bf16 first where the compute type asks for it. */
+/* gemm and expert_gemm on one-thread products; inputs are rounded to bf16 first if the compute type is bf16. */
 #include "cpu/batch_invariant.h"
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/q8.h"
 #include "cpu/threaded/threaded.h"
 
-/* Whether two products have the same left operand: then it is rounded once. */
+/* Whether two products have the same left operand, which is then rounded once. */
 static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
   int64_t rows = g->trans_a ? g->k : g->m, width = g->trans_a ? g->m : g->k;
   return other && other->a == g->a && !other->exact && rows == (other->trans_a ? other->k : other->m) &&
          width == (other->trans_a ? other->m : other->k) && ch_stride(g->lda, width) == ch_stride(other->lda, width);
 }
 
-/* The product, its inputs rounded if it must be; `before` is in the same call, with the left operand `left`. */
+/* The product with inputs rounded if needed. `before`: an earlier product of the same call, with the left operand
+ * `left`. */
 static ch_product rounded_product(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
   ch_product p = ch_product_of(g);
   if (x->compute != CH_COMPUTE_BF16 || g->exact) return p;
@@ -49,7 +50,7 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
   if (made) ch_products_run(x, made, ch_cut_alone, p);
 }
 
-/* The inputs of an expert_gemm, rounded where it must be. W may be rounded piece by piece instead. */
+/* The inputs of an expert_gemm, rounded if needed. W may instead be rounded per task. */
 typedef struct {
   const void *a, *b; /* b: W, or C in CH_TN */
   int bf16, rounds;
@@ -80,7 +81,7 @@ static ch_product with_operands(const ch_expert_gemm_args *g, const operands *in
   return p;
 }
 
-/* Where GELU follows, a piece's output stays in the cache of a core, and so does what is rounded of W for it. */
+/* With an activation, a task's output and its rounded columns of W must stay in a core's cache. */
 static ch_tiling cutting_of(const ch_expert_gemm_args *g, const operands *in) {
   enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
   ch_tiling cut = ch_cut_expert;
@@ -103,8 +104,8 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare_operands(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    products[i] = with_operands(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
-    if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
+    products[i] = with_operands(g, &in, i); /* no rows: m = 0 or, in CH_TN, k = 0, which sets dW to 0 */
+    if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or keeps dW, with accumulate */
   }
   ch_products_run(x, g->experts, cutting_of(g, &in), products);
 }

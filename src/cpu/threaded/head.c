@@ -1,7 +1,7 @@
 /* The tied head in chunks of rows: logits by products, exponentials in place, and both gradients by products while the
- * chunks are at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight
- * * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
- * chunk holds both of each, and e is the whole gradient except for the scale. */
+ * chunks are in memory. The softmax is never divided over the vocabulary: with the exponentials e and s = weight *
+ * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) scales rows of x. If rows are paired, a
+ * chunk holds both rows of each pair, and e is the whole gradient except for the scale. */
 #include "cpu/head.h"
 
 #include <string.h>
@@ -13,38 +13,38 @@
 #include "cpu/threaded/threaded.h"
 
 enum {
-  ROWS = 1024,       /* of a chunk: enough for one pass over dw to cost little */
-  ROWS_NARROW = 128, /* where the model is narrow: a pass over dw is cheap, and the chunk's logits stay in the cache */
+  ROWS = 1024,       /* rows per chunk: enough to amortize a pass over dw */
+  ROWS_NARROW = 128, /* for a narrow model: a pass over dw is cheap, and the chunk's logits stay in the cache */
   NARROW = 256,
-  MAX_LOGITS = 1 << 25, /* at hand at once, whatever the vocabulary */
-  MAX_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
+  MAX_LOGITS = 1 << 25, /* max logits in memory, for any vocabulary */
+  MAX_PARTS = 8,        /* max parallel parts of dx's sum over the vocabulary */
   SHORTEST_PART = 1024,
-  MAX_AT_ONCE = 8 /* small chunks that many threads work on at once */
+  MAX_AT_ONCE = 8 /* max small chunks that threads process in parallel */
 };
 
 typedef void round_rows(int64_t, int64_t, const float *, int64_t, ch_bf16 *);
 
 typedef struct {
-  int64_t chunk, rows; /* rows of a chunk, and of all chunks that are at hand at once */
-  int64_t parts;       /* of the vocabulary */
+  int64_t chunk, rows; /* rows per chunk, and of all chunks in memory */
+  int64_t parts;       /* parts of the vocabulary */
   int64_t ld;          /* of the logits */
   float *logits;       /* [rows,ld] */
-  ch_bf16 *rounded;    /* [rows,ld] their exponentials, where products take bf16; else NULL */
-  round_rows *round;   /* fills a row of it */
+  ch_bf16 *rounded;    /* [rows,ld] exponentials in bf16 for bf16 products; else NULL */
+  round_rows *round;   /* rounds a row into `rounded` */
   float *scaled;       /* [rows,d] x times factor */
-  float *partial;      /* [parts,rows,d] of dx */
+  float *partial;      /* [parts,rows,d] partial sums of dx */
   float *factor;       /* [rows] */
   double *loss;        /* [rows] */
-  float *delta;        /* [rows/2,ld] of pairs: what their logits differ by */
-  double *pair;        /* [rows/2] their consistency */
-  const void *w;       /* the weights as products take them */
-  float *across;       /* the same packed for logits, or NULL */
-  float *along;        /* and for dx, `part` floats for each part of the vocabulary */
+  float *delta;        /* [rows/2,ld] difference of the logits of each pair */
+  double *pair;        /* [rows/2] consistency loss of each pair */
+  const void *w;       /* the weights [V,d] in the type of the products */
+  float *across;       /* the weights packed for logits, or NULL */
+  float *along;        /* the weights packed for dx, `part` floats per part of the vocabulary */
   int64_t part;
   int bf16;
 } head_plan;
 
-/* Rows first .. first+rows-1 of the batch, which are at hand from row `at` on. */
+/* Rows first .. first+rows-1 of the batch, stored in the buffers from row `at` on. */
 typedef struct {
   int64_t first, rows, at;
 } row_span;
@@ -57,9 +57,9 @@ static int64_t chunk_rows(const ch_head_args *a) {
   return rows < a->n ? rows : a->n;
 }
 
-/* How many chunks threads work on at once: one where there are two threads, for it stays in the cache. A chunk's
- * products have the same shapes whatever this number is, so results do not depend on the number of threads. Pairs come
- * one chunk at a time, since the gradients of both halves of a chunk are added before the next chunk's. */
+/* Number of chunks processed in parallel; with two threads one, because it stays in the cache. The shapes of a chunk's
+ * products do not depend on it, so results do not depend on the number of threads. Pairs use one chunk at a time,
+ * because the gradients of both halves of a chunk are added before the next chunk's. */
 static int64_t chunks_at_once(const ch_exec *x, const ch_head_args *a, int64_t chunk) {
   if (a->paired || chunk != ROWS_NARROW) return 1;
   int64_t max = smaller(smaller(MAX_AT_ONCE, (a->n + chunk - 1) / chunk), MAX_LOGITS / chunk / (a->V > 0 ? a->V : 1));
@@ -67,7 +67,8 @@ static int64_t chunks_at_once(const ch_exec *x, const ch_head_args *a, int64_t c
   return wanted > 1 ? wanted : 1;
 }
 
-/* A vocabulary is often a power of two, and rows of it fall on each other in every cache: 40 % of dw's speed. */
+/* Row stride of logits, never a multiple of CONFLICT floats: rows would share cache sets, which costs 40 % of dw's
+ * speed. */
 static int64_t logits_stride(int64_t V) {
   enum { LINE = 16, CONFLICT = 256 };
   int64_t ld = (V + LINE - 1) / LINE * LINE;
@@ -83,7 +84,7 @@ static const void *element(const head_plan *p, const void *operand, int64_t i) {
   return (const char *)operand + i * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
 }
 
-/* The product that makes logits, except for the rows. */
+/* The product for logits, without the number of rows. */
 static ch_product logits_of(const ch_head_args *a, const head_plan *p) {
   return (ch_product){.trans_b = 1,
                       .bf16 = p->bf16,
@@ -97,7 +98,7 @@ static ch_product logits_of(const ch_head_args *a, const head_plan *p) {
                       .alpha = a->scale};
 }
 
-/* The same for dx by part i of the vocabulary. */
+/* The product for dx over part i of the vocabulary. */
 static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) {
   int64_t words = (a->V + p->parts - 1) / p->parts, begin = smaller(i * words, a->V);
   return (ch_product){.bf16 = p->bf16,
@@ -111,12 +112,12 @@ static ch_product part_of(const ch_head_args *a, const head_plan *p, int64_t i) 
                       .alpha = 1};
 }
 
-/* Packs the weights once, where chunks of few rows would each do so. */
+/* Packs the weights once if chunks have few rows, each of which would pack them again. */
 static void pack_weights(ch_exec *x, const ch_head_args *a, head_plan *p) {
   ch_product all = logits_of(a, p), first = part_of(a, p, 0);
   int64_t steps = ch_product_steps(&all), words = whole_panels(first.k);
   if (a->w8 || !steps || p->chunk > ROWS_NARROW || a->n <= p->chunk) return;
-  p->part = whole_panels(a->d) * first.k; /* the last one may be no pairs */
+  p->part = whole_panels(a->d) * first.k; /* the last part may have an odd depth (no pairs) */
   p->across = CH_NEW(&x->scratch, float, whole_panels(a->V) * steps);
   if (a->dx) p->along = CH_NEW(&x->scratch, float, p->parts * p->part);
   if (ch_counting(x)) return;
@@ -153,12 +154,12 @@ static head_plan make_plan(ch_exec *x, const ch_head_args *a) {
   return p;
 }
 
-/* An operand that is not the weights, rounded if the compute type asks for it. */
+/* An operand other than the weights, rounded if the compute type is bf16. */
 static const void *operand(ch_exec *x, const float *array, int64_t count) {
   return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : (const void *)array;
 }
 
-/* Of all chunks at hand. */
+/* Computes the logits of all chunks in memory. */
 static void multiply_chunks(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   CH_SCRATCH(x);
   ch_product forward[MAX_AT_ONCE];
@@ -193,7 +194,7 @@ static void logits_product(ch_exec *x, const ch_head_args *a, const head_plan *p
 
 typedef double cross_entropy_of(int, int, float *, double *);
 
-/* Row i of a span: its loss and exponentials, whose sum is returned; 0 where nothing is to predict. */
+/* Row i of a span: writes its loss and exponentials; returns their sum, or 0 without a target. */
 static double row_loss(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i,
                        cross_entropy_of *cross_entropy) {
   int64_t row = s->first + i, at = s->at + i;
@@ -207,8 +208,8 @@ static double row_loss(const ch_head_args *a, const head_plan *p, const row_span
   return sum;
 }
 
-/* Makes a row of exponentials the gradient, up to `factor`, which is kept beside it: their sum `share` is subtracted at
- * the target. The row is rounded while it is in the cache. */
+/* Turns a row of exponentials into the gradient divided by `factor`, which is stored separately: subtracts their sum
+ * `share` at the target. Rounds the row while it is in the cache. */
 static void row_gradient(const ch_head_args *a, const head_plan *p, const row_span *s, int64_t i, double share,
                          double factor) {
   int64_t row = s->first + i, at = s->at + i;
@@ -229,7 +230,7 @@ static void losses(ch_exec *x, const ch_head_args *a, const head_plan *p, const 
   }
 }
 
-/* The rows of two spans are pairs. */
+/* Losses of pairs: row i of both spans. */
 static void pair_losses(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s) {
   cross_entropy_of *cross_entropy = CH_SIMD_PICK(ch_cross_entropy);
   double (*consistency)(const ch_pair *, float *, float *) = CH_SIMD_PICK(ch_consistency);
@@ -245,7 +246,7 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const head_plan *p, c
   for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += p->pair[i];
 }
 
-/* dx: of every chunk the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
+/* dx of every chunk: one product per part of the vocabulary, then their sum, in order, times factor. */
 static void input_gradient(ch_exec *x, const ch_head_args *a, const head_plan *p, const row_span *s, const void *e) {
   ch_product part[MAX_AT_ONCE * MAX_PARTS];
   int64_t rows = s->rows, size = rows * a->d;
@@ -291,7 +292,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const head_plan *p, con
   ch_arena_release(&x->scratch, mark);
 }
 
-/* Rows [first, first+rows), and with paired their pairs, n/2 rows later. */
+/* Rows [first, first+rows) and, if paired, their partners n/2 rows later. */
 static void head_rows(ch_exec *x, const ch_head_args *a, const head_plan *p, int64_t first, int64_t rows) {
   const row_span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
   int spans = a->paired ? 2 : 1;
@@ -319,7 +320,7 @@ static void head(ch_exec *x, const ch_head_args *a) {
   } else {
     *a->loss_sum = 0;
     if (a->paired) *a->consistency_sum = 0;
-    int64_t first = 0; /* once without rows too, for dw */
+    int64_t first = 0; /* runs once even without rows, to set dw */
     do head_rows(x, a, &p, first, n - first < max ? n - first : max);
     while ((first += max) < n);
     if (a->loss_total) *a->loss_total += *a->loss_sum;

@@ -5,7 +5,7 @@
 #include "base/machine.h"
 #include "cpu/simd/product.h"
 
-/* The function that multiplies bf16. Set, always to the same, while tables are filled. */
+/* The unit that multiplies bf16. Set while op tables are filled, always to the same value. */
 enum { WIDENED, IN_PAIRS, IN_TILES };
 static atomic_int unit;
 
@@ -16,7 +16,7 @@ void ch_product_prepare(void) {
 int ch_product_takes_pairs(const ch_product *p) { return unit == IN_PAIRS && p->bf16 && ch_product_in_pairs(p); }
 
 static void (*kernel_of(const ch_product *p))(const ch_product *, float *) {
-  (void)p; /* elsewhere there is one */
+  (void)p; /* unused if there is one kernel */
 #if defined(__x86_64__)
   if (unit == IN_TILES && p->bf16 && !p->by_row) return ch_product_own_amx;
 #endif
@@ -41,7 +41,7 @@ void ch_product_pack(const ch_product *p, float *panels) {
   CH_SIMD_PICK(ch_product_pack)(p, panels);
 }
 
-/* A product without inner dimension: sums of nothing. */
+/* k = 0: C is set to 0 unless it accumulates. */
 static void clear(const ch_product *p) {
   for (int64_t i = 0; i < p->m && !p->accumulate; i++)
     for (int64_t j = 0; j < p->n; j++) p->c[i * p->ldc + j] = 0;
@@ -78,8 +78,8 @@ ch_product ch_product_of(const ch_gemm_args *g) {
                       .alpha = g->alpha ? g->alpha : 1};
 }
 
-/* From this many elements per expert, weight gradients bypass the caches: before the next read the gradients of all
- * other experts are written, which would evict them anyway. */
+/* From this many elements per expert, weight gradients bypass the caches: they would be evicted anyway by the other
+ * experts' gradients before the next read. */
 enum { LARGE = 1 << 19 };
 
 ch_product ch_expert_product(const ch_expert_gemm_args *g, int i) {

@@ -1,31 +1,32 @@
-/* Products on all threads: every product is cut into rectangles of its output, which threads take one after the other.
- * How one is cut depends on its own shape only, so that results depend neither on the number of threads nor on what
- * else is in the call: a process with half of the experts computes each as one with all of them does. */
+/* Products on all threads: every product is split into rectangles of its output (pieces), which threads take one at a
+ * time. The split depends only on the product's shape, so that results do not depend on the number of threads or on the
+ * call's other products: a process with half of the experts gets the same bits as one with all of them. */
 #include <omp.h>
 
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/product.h"
 
 enum {
-  ROW_EDGE = 64,     /* a piece as short and narrow as this is not worth cutting: what is packed is used too seldom, */
-  COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
-  ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
+  ROW_EDGE =
+      64, /* pieces with at most this many rows are not split by rows: packed operands would be reused too rarely, */
+  COLUMN_EDGE = 128, /* nor by columns; wide pieces are better than tall ones */
+  ROW_STEP = 32,     /* pieces are multiples of the kernels' tiles */
   COLUMN_STEP = CH_PANEL_COLUMNS,
   LARGE = 1 << 20,   /* elements of B */
-  WORTH_IT = 4000000 /* cost that is worth waking a thread for: 20 microseconds. A small layer stays on one thread, so
-                        that other programs on the cores do not delay each of its products */
+  WORTH_IT = 4000000 /* min cost for a second thread: 20 microseconds. Small layers use one thread, so that other load
+                        on the cores does not delay their products */
 };
 
 typedef struct {
   int64_t rows, columns; /* of a piece */
-  int64_t across;        /* pieces in a row of pieces */
-  int64_t begin;         /* number of the first piece, over all products */
+  int64_t across;        /* pieces per row of pieces */
+  int64_t begin;         /* index of the first piece, over all products */
 } cut;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t size, int64_t step) { return ceil_div(size, step) * step; }
 
-/* Operations, of whole tiles, and 32 more for every element that is read, packed or written: some 200 a nanosecond. */
+/* Cost: operations in whole tiles, plus 32 per element read, packed or written. About 200 cost units per nanosecond. */
 static double cost(int64_t rows, int64_t columns, int64_t depth) {
   double m = (double)rows, n = (double)round_up(columns, COLUMN_STEP), k = (double)depth;
   return 2 * m * n * k + 32 * (m * k + k * n + m * n);
@@ -36,9 +37,9 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
   return rounded < size ? rounded : size;
 }
 
-/* Cuts one piece more out of an edge until a piece costs no more than `target` and has no more than `most` elements, if
- * that is not 0. Rows stay at half of columns, but at twice of them where B outgrows the cache: every piece below
- * another reads and packs the same of B again. */
+/* Increases the number of pieces along an edge until a piece costs at most `target` and has at most `max` elements (0:
+ * no limit). Rows are kept near half of the columns, or near twice the columns if B exceeds the cache, because pieces
+ * in the same columns read and pack the same part of B. */
 static cut cut_product(const ch_product *p, double target, int64_t max) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
@@ -54,14 +55,14 @@ static cut cut_product(const ch_product *p, double target, int64_t max) {
   return c;
 }
 
-/* Into how many pieces of equal cost: 1, 2, 4, ..., which leave no thread waiting where there are as many. */
+/* Number of pieces of equal cost: a power of two, which balances as many threads. */
 static double count_of(double whole, const ch_tiling *cutting) {
   double max = whole / cutting->smallest < cutting->pieces ? whole / cutting->smallest : cutting->pieces, count = 1;
   while (count < max) count *= 2;
   return count;
 }
 
-/* Cuts all products; returns the number of pieces, and in *all what they cost. */
+/* Splits all products; returns the number of pieces; *all: their total cost. */
 static int64_t cut_all(int count, ch_tiling cutting, const ch_product *products, cut *cuts, double *all) {
   int64_t pieces = 0;
   *all = 0;
@@ -80,7 +81,7 @@ static const void *at(int bf16, const void *operand, int64_t begin) {
   return (const char *)operand + begin * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
 }
 
-/* Piece number `index` of a product. */
+/* The product of piece `index`. */
 static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   int64_t i = index / c->across * c->rows, j = index % c->across * c->columns;
   ch_product piece = *p;
@@ -94,7 +95,7 @@ static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   return piece;
 }
 
-/* The last product whose first piece is not after `piece`. */
+/* Index of the product that contains `piece`. */
 static int product_of(const cut *cuts, int count, int64_t piece) {
   int low = 0, high = count - 1;
   while (low < high) {
@@ -107,11 +108,11 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-/* A thread's scratch beside the product's own: see ch_tiling. */
+/* A thread's scratch in addition to the product's: see ch_tiling. */
 typedef struct {
   float *output;
   ch_bf16 *rounded;
-  int64_t max; /* elements of it */
+  int64_t max; /* max elements per piece */
 } piece_buffers;
 
 static piece_buffers buffers_of(ch_exec *x, const ch_tiling *cutting) {
@@ -121,8 +122,8 @@ static piece_buffers buffers_of(ch_exec *x, const ch_tiling *cutting) {
   return r;
 }
 
-/* Computes `columns` columns of a piece, from column j, and rounds their part of B. The slicing follows the whole
- * piece, so that the bits equal those of a piece whose B was rounded in advance. */
+/* Rounds `columns` columns of B from column j and computes these columns of a piece. The depth slices are those of the
+ * whole piece, so that bits equal those with B rounded in advance. */
 static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16 *rounded, void *scratch) {
   ch_product part = *p;
   int64_t rows = p->trans_b ? columns : p->k, width = p->trans_b ? p->k : columns;
@@ -135,7 +136,7 @@ static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16
   ch_product_run(&part, scratch);
 }
 
-/* One part of the inner dimension after the other. */
+/* Runs the slices of the inner dimension in order. */
 static void run_depths(const ch_product *p, void *scratch) {
   for (int64_t begin = 0; begin < p->k; begin += p->depth) {
     ch_product part = *p;
@@ -160,16 +161,16 @@ static void run_product(const ch_product *p, const piece_buffers *r, void *scrat
   for (int64_t j = 0; j < p->n; j += step) run_columns(p, j, p->n - j < step ? p->n - j : step, r->rounded, scratch);
 }
 
-/* Runs a piece, and takes it through an activation where that is to follow: by way of r if it is kept nowhere else. */
+/* Runs a piece and its activation, if any. If c is NULL the piece is computed in r->output. */
 static void run_piece(ch_product *p, const piece_buffers *r, void *scratch) {
-  int64_t ldc = p->ldc; /* of the activation's arrays, too */
+  int64_t ldc = p->ldc; /* also of the activation's arrays */
   if (!p->c) {
     p->c = r->output;
     p->ldc = p->n;
   }
   run_product(p, r, scratch);
   if (!p->activate) return;
-  ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements); /* looks into the environment: not for every row */
+  ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements); /* reads the environment: outside the loop */
   for (int64_t i = 0; i < p->m; i++) run(p->activate, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 

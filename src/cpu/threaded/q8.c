@@ -4,13 +4,13 @@
 #include "cpu/simd/q8.h"
 #include "cpu/threaded/product.h"
 
-/* Work is counted in products of bytes; reading a weight takes as long as so many. */
+/* Cost of reading a weight, in multiplications of bytes (the unit of cost). */
 enum {
   READING = 8,
-  ROWS = 64,               /* of a task: they stay in the second cache */
-  SMALLEST_TASK = 1 << 17, /* and the largest that is worth cutting */
+  ROWS = 64,               /* max rows per task: they stay in L2 */
+  SMALLEST_TASK = 1 << 17, /* min cost per task */
   LARGEST_TASK = 1 << 20,
-  WORTH_IT = 1 << 18, /* work that is worth waking a thread for */
+  WORTH_IT = 1 << 18, /* min cost for a second thread */
   ROUNDING_WORTH_IT = 1 << 16
 };
 
@@ -22,7 +22,7 @@ static q8_kernel *kernel(void) {
   return CH_SIMD_PICK(ch_q8_product_run);
 }
 
-/* Rows of floats as bytes, in scratch. */
+/* Quantizes rows of floats, into scratch. */
 static ch_q8_rows rounded_rows(ch_exec *x, int64_t rows, int64_t depth, const float *a, int64_t lda) {
   int64_t blocks = ch_q8_blocks(depth);
   ch_q8_rows all = {CH_NEW(&x->scratch, int8_t, rows * blocks * CH_Q8_VALUES),
@@ -37,19 +37,19 @@ static ch_q8_rows rounded_rows(ch_exec *x, int64_t rows, int64_t depth, const fl
   return all;
 }
 
-/* A product and how it is cut: into tasks of `rows` rows and `panels` panels, those of the same panels in a row. */
+/* A product and its split into tasks of `rows` rows and `panels` panels; tasks with the same panels are consecutive. */
 typedef struct {
   ch_q8_product p;
   const ch_activate_args *activate;
-  int64_t element;                   /* of C's first element in the activation's arrays */
-  int64_t rows, panels, down, begin; /* down: tasks of the same panels; begin: number of the first task */
+  int64_t element;                   /* index of C's first element in the activation's arrays */
+  int64_t rows, panels, down, begin; /* down: number of tasks with the same panels; begin: index of the first task */
 } q8_work;
 
 static int64_t work_of(const ch_q8_product *p, int64_t rows, int64_t panels) {
   return panels * CH_Q8_OUTPUTS * p->depth * (rows + READING);
 }
 
-/* Cuts all products; returns the number of tasks. */
+/* Splits all products; returns the number of tasks; *all: their cost. */
 static int64_t cut_all(const ch_exec *x, int count, q8_work *w, int64_t *all) {
   int64_t tasks = 0;
   *all = 0;
@@ -70,7 +70,7 @@ static int64_t cut_all(const ch_exec *x, int count, q8_work *w, int64_t *all) {
   return tasks;
 }
 
-/* Task number `index` of a product, and the activation of what it has made. */
+/* Runs task `index` of a product and its activation. */
 static void run_task(const q8_work *w, int64_t index, q8_kernel *run, ch_activate_run *activate) {
   const ch_q8_product *p = &w->p;
   int64_t row = index % w->down * w->rows, panel = index / w->down * w->panels, output = panel * CH_Q8_OUTPUTS;
@@ -86,7 +86,7 @@ static void run_task(const q8_work *w, int64_t index, q8_kernel *run, ch_activat
     activate(w->activate, task.c + i * p->ldc, w->element + (row + i) * p->ldc + output, task.n);
 }
 
-/* The last product whose first task is not after `task`. */
+/* The product that contains `task`. */
 static const q8_work *work_with(const q8_work *w, int count, int64_t task) {
   int low = 0, high = count - 1;
   while (low < high) {

@@ -1,4 +1,5 @@
-/* Ops made of products, which cut their work for threads themselves; what each file puts into the table. Float only. */
+/* Ops made of products, which distribute their own work to threads: the functions that add each file's ops to the
+ * table. Float only. */
 #ifndef CH_CPU_THREADED_THREADED_H
 #define CH_CPU_THREADED_THREADED_H
 
