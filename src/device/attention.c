@@ -1,20 +1,20 @@
-/* Attention on a device, by matrix products. Blocks of rows are taken for as many heads at a time as keep their scores
- * within the device's caches; a block of causal attention has no columns behind its last row. */
+/* Attention on a device, by matrix products. Processes blocks of rows of several heads at a time, so that their scores
+ * fit the device's caches; a block of causal attention has no columns beyond its last row. */
 #include "device/device.h"
 
-enum { BLOCK_ROWS = 256, SCORES = 1 << 23 }; /* of a block; of all heads that are taken at a time */
+enum { BLOCK_ROWS = 256, SCORES = 1 << 23 }; /* rows per block; max scores per block of heads */
 
 /* An attention's sizes: a pair is a sequence and a head. */
 typedef struct {
   const ch_attention_args *a;
-  int64_t pairs, at_once, pitch;     /* pitch: between rows of scores, so that libraries find them aligned */
-  int64_t scores;                    /* room for those of a block; it never grows where T or B shrink */
-  int rows, group;                   /* of a block; heads that share keys and values */
-  int is;                            /* AS_FLOAT, or AS_BF16 where products round: what they read */
-  const int CH_DEV *bucket, *length; /* length NULL: T */
+  int64_t pairs, at_once, pitch;     /* pitch: stride of rows of scores, aligned for libraries */
+  int64_t scores;                    /* scores allocated per block, monotonic in T and B */
+  int rows, group;                   /* rows per block; query heads per KV head */
+  int is;                            /* operand type of products: AS_FLOAT, or AS_BF16 if they round */
+  const int CH_DEV *bucket, *length; /* length [B]; NULL: T */
 } attention_shape;
 
-/* The bucket of every distance, for the device; NULL without a bias. */
+/* Uploads the bucket of every distance; NULL without a bias. */
 static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
   if (!a->rel_bias) return NULL;
   int count = ch_attention_distances(a), *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
@@ -48,8 +48,7 @@ static const void CH_DEV *element(const attention_shape *s, const void CH_DEV *o
   return (const char CH_DEV *)operand + (size_t)i * operand_size(s);
 }
 
-/* Heads' rows beside each other, as products read them: [B,H,T,dh]; keys and values once for each head that reads them.
- */
+/* Transposes [B,T,heads,dh] to [B,H,T,dh] for products; repeats keys and values for each query head. */
 static const void CH_DEV *split(ch_exec *x, const attention_shape *s, const real CH_DEV *value, int64_t ld, int group) {
   const ch_attention_args *a = s->a;
   void CH_DEV *y = operand_new(x, s, s->pairs * a->T * a->dh);
@@ -65,7 +64,7 @@ static void merge(ch_exec *x, const attention_shape *s, const real CH_DEV *value
             .H = a->H, .group = group, .dh = a->dh);
 }
 
-/* A block: rows first_row .. first_row + rows - 1 of some pairs, and the keys that they see. */
+/* A block: rows first_row .. first_row + rows - 1 of some pairs, and the number of their visible keys. */
 typedef struct {
   int64_t first_pair, pairs;
   int first_row, rows, columns;
@@ -75,8 +74,8 @@ typedef struct {
   .first_pair = (k)->first_pair, .pitch = (s)->pitch, .first_row = (k)->first_row, .rows = (k)->rows, \
   .columns = (k)->columns, .T = (s)->a->T, .H = (s)->a->H, .bidirectional = (s)->a->bidirectional
 
-/* The block after *k; 0 after the last one. A block without rows stands before the first one. The last rows come first:
- * they see all keys, so what is added up by key begins with them. */
+/* Advances *k to the next block; 0 after the last one. A block without rows precedes the first block. The order is from
+ * the last rows to the first: the last rows see all keys, so the first block initializes all sums per key. */
 static int next_block(const attention_shape *s, block *k) {
   int T = s->a->T;
   if (k->first_row == 0 && k->rows) k->first_pair += s->at_once;
@@ -110,8 +109,8 @@ static void row_products(ch_exec *x, const attention_shape *s, const block *k, r
   ch_multiply_batch(x, &p, k->pairs);
 }
 
-/* With weights W [pairs,rows,pitch]: out_block = scale W Y, the sums over the keys that rows see, or, transposed,
- * out (+)= scale W^T Y_block, what rows send back to these keys, where the last rows begin. Y and out [B,H,T,dh]. */
+/* With weights W [pairs,rows,pitch]: out_block = scale W Y, sums over the visible keys, or, transposed, out (+)= scale
+ * W^T Y_block, gradients of these keys, which the last rows' block initializes. Y and out [B,H,T,dh]. */
 static void weighted_sums(ch_exec *x, const attention_shape *s, const block *k, int transposed, real scale,
                           const void CH_DEV *W, const void CH_DEV *Y, real CH_DEV *out) {
   int64_t dh = s->a->dh, T = s->a->T, keys = k->first_pair * T * dh, rows = keys + k->first_row * dh;

@@ -1,6 +1,6 @@
-/* Backend "cuda": an NVIDIA GPU by its driver, kernels by NVRTC, large products by cuBLAS; all of them are found at run
- * time (cuda_calls.h). Addresses are the device's own. Everything goes through one queue (cuda_queue.h), in the order
- * of the calls. */
+/* Backend "cuda": an NVIDIA GPU through the driver API, kernels compiled by NVRTC, large products by cuBLAS; these
+ * libraries are loaded at run time (cuda_calls.h). Addresses are device addresses. All work goes through one queue
+ * (cuda_queue.h), in the order of the calls. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,9 +9,9 @@
 #include "device/cuda_queue.h"
 
 static cuda_handle context, blas, function_of[CH_KERNELS];
-static int hosted; /* ch_device_takes_host_pointers as it was when the device was opened */
+static int hosted; /* ch_device_takes_host_pointers when the device was opened */
 
-/* A context belongs to a thread, and a program may call from any of its threads. 0: there is no going on. */
+/* Makes the context current on the calling thread, which may be any thread of the program. 0: failed. */
 static int here(void) {
   static _Thread_local cuda_handle entered;
   if (ch_cuda_driver.failed) return 0;
@@ -29,15 +29,15 @@ static void *cuda_alloc(const char *name, size_t bytes) {
   void *host = NULL;
   if (!here()) return NULL;
   int code = hosted ? ch_cuda.cuMemHostAlloc(&host, bytes, 0) : ch_cuda.cuMemAlloc_v2(&p, bytes);
-  if (code == CUDA_ERROR_OUT_OF_MEMORY) return NULL; /* the caller says what did not fit */
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) return NULL; /* the caller reports the size */
   if (!ch_cuda_is_well("cuMemAlloc_v2", code)) return NULL;
   if (hosted) p = address(host);
   ch_cuda_queue_zero(p, bytes);
   return (void *)(uintptr_t)p;
 }
 
-/* Frees after a failed call, too: a program that goes on would leak. Then the thread may not be in the context yet, and
- * what ran before the failure may still use the memory. */
+/* Also frees after a failed call, because a program that continues would leak. In that case the context may not be
+ * current yet, and earlier work may still use the memory. */
 static void cuda_free(void *p, size_t bytes) {
   (void)bytes;
   if (!p) return;
@@ -81,8 +81,8 @@ static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
   if (here()) ch_cuda_queue_launch(kernel, groups, args);
 }
 
-/* What a kernel would round on reading is left to our own, as are rows that belong to experts by number (products.c
- * makes these equal where it can). */
+/* Refuses operands that are rounded when read, and unequal numbers of rows per expert (products.c pads these if it
+ * can): choir's kernel runs them. */
 static int cuda_multiply(const product_args *p, int64_t batch) {
   if (p->begin || p->a_is == ROUNDED || p->b_is == ROUNDED || p->a_is != p->b_is || !here()) return 0;
   if (p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
@@ -92,7 +92,7 @@ static int cuda_multiply(const product_args *p, int64_t batch) {
 
 /* ---- the driver ---- */
 
-/* The compiler's own words, as far as they fit. */
+/* Notes the compiler's log, truncated. */
 static void note_log(cuda_handle program) {
   size_t size = 0;
   char *log = ch_cuda.nvrtcGetProgramLogSize(program, &size) ? NULL : calloc(1, size + 1);
@@ -101,7 +101,7 @@ static void note_log(cuda_handle program) {
   free(log);
 }
 
-/* The text, compiled for this device, or NULL. */
+/* Compiles the kernels for this device; NULL: failed. */
 static char *compile(int major, int minor) {
   char arch[32], *image = NULL;
   const char *const options[] = {arch, "--std=c++17"};
@@ -135,7 +135,7 @@ static int build_module(int device) {
   return well;
 }
 
-/* Gives back what was taken where the rest cannot be had; module, stream and memory go with their context. */
+/* Opens the device. On failure releases the context, which frees module, stream and memory. */
 static int start_on(int device) {
   if (!CALL(cuDevicePrimaryCtxRetain, &context, device)) return 0;
   if (CALL(cuCtxSetCurrent, context) && CALL(cublasCreate_v2, &blas)) {
@@ -147,8 +147,8 @@ static int start_on(int device) {
   return 0;
 }
 
-/* For tests: gives the device the memory that this process has now, its heap, its stack and its variables, at the same
- * addresses. What cannot be written cannot be registered everywhere, and few tests need it. */
+/* For tests: registers this process's current heap, stack and variables with the device, at the same addresses. Errors
+ * for read-only memory are ignored: not all systems can register it, and few tests need it. */
 static int register_memory(void) {
   FILE *maps = fopen("/proc/self/maps", "r");
   char line[512];
@@ -158,7 +158,7 @@ static int register_memory(void) {
     char access[8] = "", path[256] = "";
     sscanf(line, "%lx-%lx %7s %*s %*s %*s %255s", &begin, &end, access, path);
     int own = !strcmp(path, "[heap]") || !strcmp(path, "[stack]") || strstr(path, "/tests/test_") ||
-              (!*path && begin == before); /* the zeroed variables, mapped after the others */
+              (!*path && begin == before); /* .bss, mapped after .data */
     if (!own) continue;
     before = end;
     if (access[0] != 'r' || access[2] == 'x') continue;
@@ -178,12 +178,13 @@ static int start_cuda(void) {
          (!hosted || register_memory());
 }
 
-/* Of a multiprocessor, fp32: CUDA C programming guide, throughput of arithmetic instructions. */
+/* fp32 lanes per multiprocessor (CUDA C programming guide, throughput of arithmetic instructions). */
 static int lanes_of(int major, int minor) {
   return major == 7 || (minor == 0 && (major == 6 || major == 8)) ? 64 : 128;
 }
 
-/* Device `number` in words. Its peak is what its clocks say: two operations a clock and lane, two transfers a clock. */
+/* Describes device `number`. Peaks are computed from its clocks: two operations per clock and lane, two transfers per
+ * clock. */
 static int cuda_describe(int number, char *text, size_t size) {
   char name[128] = "";
   size_t all = 0;
@@ -219,7 +220,7 @@ static const ch_device cuda = {
 };
 
 static int cuda_supports(ch_compute compute, int emulate) {
-  (void)compute, (void)emulate; /* bf16 is in the hardware from sm_80 on, and right before it */
+  (void)compute, (void)emulate; /* bf16 runs in hardware from sm_80 on; older GPUs emulate it correctly */
   ch_cuda_driver.start = start_cuda;
   return ch_driver_open(&ch_cuda_driver);
 }

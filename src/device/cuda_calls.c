@@ -1,4 +1,4 @@
-/* Finds CUDA's libraries when choir runs: the build needs no CUDA. */
+/* Loads CUDA's libraries at run time: the build needs no CUDA. */
 #include "device/cuda_calls.h"
 
 #include <dlfcn.h>
@@ -31,7 +31,7 @@ int ch_cuda_kernel_is_well(const char *call, const char *kernel, int code) {
   return ch_driver_note(&ch_cuda_driver, "%s failed: %s", call, reason.text);
 }
 
-/* Opens the first file that a pattern matches. */
+/* Opens the first file that matches a pattern. */
 static void *open_matching(const char *pattern) {
   glob_t found;
   void *opened = NULL;
@@ -41,7 +41,7 @@ static void *open_matching(const char *pattern) {
 }
 
 /* Opens a library that the loader does not find: from the toolkit's directory, or from NVIDIA's wheels, which PyTorch
- * brings and which lie beside the choir package in site-packages. */
+ * installs next to the choir package in site-packages. */
 static void *open_elsewhere(const char *name) {
   const char *toolkit = getenv("CUDA_HOME");
   char self[PATH_MAX] = "", pattern[PATH_MAX + 128];
@@ -59,7 +59,7 @@ static void *open_elsewhere(const char *name) {
   return opened;
 }
 
-/* Opens the first of the libraries that exists; otherwise notes the missing names. */
+/* Opens the first library that exists; if none exists, notes the first name as missing. */
 static void *library(const char *const names[]) {
   void *found = NULL;
   for (int i = 0; names[i] && !found; i++) found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);

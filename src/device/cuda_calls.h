@@ -1,5 +1,4 @@
-/* CUDA's libraries as they are found at run time: the parts of cuda.h, nvrtc.h and cublas_v2.h that are used here, a
- * line for each call. */
+/* CUDA's libraries, loaded at run time: the used parts of cuda.h, nvrtc.h and cublas_v2.h, one line per function. */
 #ifndef CH_DEVICE_CUDA_CALLS_H
 #define CH_DEVICE_CUDA_CALLS_H
 
@@ -16,7 +15,7 @@ enum {
   GLOBAL_MEMORY_BUS_WIDTH = 37,
   COMPUTE_CAPABILITY_MAJOR = 75,
   COMPUTE_CAPABILITY_MINOR = 76,
-  STREAM_NON_BLOCKING = 1, /* CU_STREAM_...: takes no part in what others do on the default stream */
+  STREAM_NON_BLOCKING = 1, /* CU_STREAM_...: no synchronization with the default stream */
   CAPTURE_RELAXED = 2,     /* CU_STREAM_CAPTURE_MODE_... */
   CUDA_R_32F = 0,
   CUDA_R_16BF = 14,
@@ -45,7 +44,7 @@ typedef struct cuda_node_params {
   call(cuMemcpyDtoDAsync_v2, (device_address, device_address, size_t, cuda_handle)) \
   call(cuModuleLoadData, (cuda_handle *, const void *)) call(cuModuleGetFunction, (cuda_handle *, cuda_handle, const char *)) \
   call(cuLaunchKernel, (cuda_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_handle, void **, void **))
-#define GRAPH_CALLS(call) /* of libcuda, too; NULL where an old libcuda lacks one */ \
+#define GRAPH_CALLS(call) /* also of libcuda; NULL if an old libcuda lacks the function */ \
   call(cuStreamBeginCapture_v2, (cuda_handle, int)) call(cuStreamEndCapture, (cuda_handle, cuda_handle *)) \
   call(cuStreamGetCaptureInfo_v2, (cuda_handle, int *, uint64_t *, cuda_handle *, const cuda_handle **, size_t *)) \
   call(cuGraphInstantiateWithFlags, (cuda_handle *, cuda_handle, unsigned long long)) \
@@ -68,25 +67,25 @@ extern cuda_calls ch_cuda;
 
 extern ch_driver ch_cuda_driver;
 
-/* Looks for the libraries; 0: what is missing has been noted. */
+/* Loads the libraries; 0: the missing ones have been noted. */
 int ch_cuda_load(void);
 
-/* Whether libcuda has all GRAPH_CALLS. */
+/* Whether libcuda has all of GRAPH_CALLS. */
 int ch_cuda_has_graphs(void);
 
-/* An error in words, for messages: "CUDA_ERROR_INVALID_VALUE: invalid argument (error 1)". The libraries' own errors
- * are numbers alone. `call` tells whose error it is. */
+/* Text of an error: "CUDA_ERROR_INVALID_VALUE: invalid argument (error 1)". Errors of NVRTC and cuBLAS are only
+ * numbers. `call` determines the library. */
 typedef struct cuda_reason {
   char text[256];
 } cuda_reason;
 cuda_reason ch_cuda_reason(const char *call, int code);
 
-/* Whether a call of CUDA's succeeded; a failure is noted for ch_driver. kernel: the kernel's name, or NULL. */
+/* Whether a CUDA call succeeded; a failure is noted in the ch_driver. kernel: the kernel's name, or NULL. */
 int ch_cuda_kernel_is_well(const char *call, const char *kernel, int code);
 static inline int ch_cuda_is_well(const char *call, int code) { return ch_cuda_kernel_is_well(call, NULL, code); }
 #define CALL(name, ...) ch_cuda_is_well(#name, ch_cuda.name(__VA_ARGS__))
 
-/* The same without a note: gives CUDA's error, and the call's name in *call. */
+/* Calls CUDA without a note: returns CUDA's error, and the function's name in *call. */
 #define NAMED(call, name, ...) (*(call) = #name, ch_cuda.name(__VA_ARGS__))
 
 #endif

@@ -6,11 +6,11 @@
 #include "base/error.h"
 
 enum {
-  MIN_GRAPH = 4, /* commands; fewer are launched as fast */
+  MIN_GRAPH = 4, /* min commands per graph; fewer are not slower without */
   GRAPHS = 64    /* that are kept */
 };
 
-/* Commands that were captured. Of a LAUNCH `node` is its place in the graph, and `list` has its last arguments. */
+/* A captured sequence of commands. node: graph node of each LAUNCH; list: commands with their last arguments. */
 typedef struct cuda_graph {
   cuda_handle graph, exec, *node;
   cuda_command *list;
@@ -23,24 +23,24 @@ static const cuda_handle *functions;
 static cuda_issue *issue;
 static cuda_graph graphs[GRAPHS];
 static int graph_count, without_graphs;
-static uint64_t seen[GRAPHS], runs; /* shapes that ran, but for those of graphs */
-static const char *called = "";     /* the last call of CUDA, for a message */
+static uint64_t seen[GRAPHS], runs; /* shapes of sequences that ran without a graph */
+static const char *called = "";     /* the last CUDA function, for messages */
 
 void ch_cuda_graphs_open(cuda_handle on, const cuda_handle *function, cuda_issue *one) {
-  const char *wanted = getenv("CHOIR_CUDA_GRAPHS"); /* "1": until graphs are timed, plain launches are the default */
+  const char *wanted = getenv("CHOIR_CUDA_GRAPHS"); /* "1": off by default, because graphs have not been timed */
   stream = on;
   functions = function;
   issue = one;
   without_graphs = !wanted || strcmp(wanted, "1") || !ch_cuda_has_graphs();
 }
 
-/* Of two commands of one shape only the arguments of a kernel differ. */
+/* Two commands have the same shape if they differ at most in kernel arguments. */
 static int same_shape(const cuda_command *a, const cuda_command *b) {
   return a->kind == b->kind && a->kernel == b->kernel && a->count == b->count &&
          (a->kind == LAUNCH || !memcmp(a->args, b->args, CH_CUDA_ARGS));
 }
 
-/* A number that sequences of one shape share. */
+/* Hash of a sequence's shape. */
 static uint64_t sequence_shape(const cuda_command *list, int count) {
   uint64_t h = (uint64_t)count;
 #define MIX(word) h = (h ^ (uint64_t)(word)) * 0x9E3779B97F4A7C15u, h ^= h >> 29
@@ -67,14 +67,14 @@ static void free_graph(cuda_graph *g) {
   *g = (cuda_graph){0};
 }
 
-/* Results are the same without graphs. */
+/* Disables graphs; results are the same without them. */
 static void go_without_graphs(int code) {
   without_graphs = 1;
   ch_notice("backend 'cuda': %s failed: %s; kernels are launched one by one, not as graphs", called,
             ch_cuda_reason(called, code).text);
 }
 
-/* The node of what was captured last: what the next would wait for. */
+/* The node captured last, i.e. the dependency of the next node. */
 static int find_node(cuda_handle *node) {
   enum { CUDA_ERROR_INVALID_VALUE = 1 };
   int status;
@@ -88,7 +88,7 @@ static int find_node(cuda_handle *node) {
   return code;
 }
 
-/* Makes a graph of its list; gives CUDA's error. */
+/* Captures g's list as a graph; returns CUDA's error. */
 static int capture(cuda_graph *g) {
   int code = NAMED(&called, cuStreamBeginCapture_v2, stream, CAPTURE_RELAXED);
   if (code) return code;
@@ -96,12 +96,12 @@ static int capture(cuda_graph *g) {
     code = issue(&g->list[i], &called);
     if (!code && g->list[i].kind == LAUNCH) code = find_node(&g->node[i]);
   }
-  int ended = ch_cuda.cuStreamEndCapture(stream, &g->graph); /* of a capture that failed, too */
+  int ended = ch_cuda.cuStreamEndCapture(stream, &g->graph); /* also after a failed capture */
   if (!code && ended) code = ended, called = "cuStreamEndCapture";
   return code ? code : NAMED(&called, cuGraphInstantiateWithFlags, &g->exec, g->graph, 0);
 }
 
-/* Room for another graph: if all places are taken, the graph that ran least recently makes room. */
+/* A place for another graph; if all are in use, evicts the least recently used graph. */
 static cuda_graph *graph_place(void) {
   cuda_graph *oldest = graphs;
   if (graph_count < GRAPHS) return &graphs[graph_count++];
@@ -111,7 +111,7 @@ static cuda_graph *graph_place(void) {
   return oldest;
 }
 
-/* Captures commands; NULL: CUDA refused. */
+/* Captures commands; NULL: CUDA reported an error. */
 static cuda_graph *graph_new(uint64_t shape, const cuda_command *list, int count) {
   cuda_graph *g = graph_place();
   *g = (cuda_graph){.count = count, .shape = shape};
@@ -125,7 +125,7 @@ static cuda_graph *graph_new(uint64_t shape, const cuda_command *list, int count
   return NULL;
 }
 
-/* The graph of commands, captured now if their shape ran before; NULL: launch one by one. */
+/* The graph for these commands, captured now if their shape ran before; NULL: issue them one by one. */
 static cuda_graph *find_graph(const cuda_command *list, int count) {
   if (without_graphs || count < MIN_GRAPH) return NULL;
   uint64_t shape = sequence_shape(list, count);
@@ -137,7 +137,7 @@ static cuda_graph *find_graph(const cuda_command *list, int count) {
   return NULL;
 }
 
-/* Gives a graph the arguments of commands, and launches it; 0: nothing was launched. */
+/* Updates a graph's kernel arguments and launches it; 0: nothing was launched. */
 static int launch_graph(cuda_graph *g, const cuda_command *list) {
   int code = 0;
   for (int i = 0; i < g->count && !code; i++) {

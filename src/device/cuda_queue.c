@@ -7,7 +7,7 @@
 
 enum { MAX_COMMANDS = 8192 }; /* that wait */
 static const size_t STAGING = (size_t)4 << 20,
-                    WORKSPACE = (size_t)32 << 20; /* of host arrays; what cuBLAS recommends */
+                    WORKSPACE = (size_t)32 << 20; /* bytes of staged host arrays; workspace as cuBLAS recommends */
 #define ARGS_FIT(name) _Static_assert(sizeof(name##_args) <= CH_CUDA_ARGS, "CH_CUDA_ARGS is too small for " #name);
 KERNELS(ARGS_FIT)
 
@@ -17,12 +17,12 @@ static const cuda_handle *functions;
 static int unbuffered;
 static cuda_command waiting[MAX_COMMANDS];
 static int count;
-static char *staging; /* memory of the host's that the device reads on its own */
-static size_t staged; /* bytes in use until the device has been waited for */
+static char *staging; /* pinned host memory that the device reads */
+static size_t staged; /* bytes in use until the next synchronization */
 
 /* ---- one command ---- */
 
-/* cuBLAS has columns where choir has rows: C^T = op(B)^T op(A)^T. */
+/* cuBLAS is column-major, choir row-major: C^T = op(B)^T op(A)^T. */
 static int issue_product(const product_args *p, int64_t batch, const char **call) {
   int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F, c_type = p->c_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;
   float beta = p->accumulate ? 1 : 0;
@@ -60,11 +60,11 @@ int ch_cuda_queue_open(const cuda_handle *function, cuda_handle blas, int at_onc
   ch_cuda_graphs_open(stream, functions, issue);
   return CALL(cublasSetStream_v2, cublas, stream) && CALL(cuMemAlloc_v2, &workspace, WORKSPACE) &&
          CALL(cublasSetWorkspace_v2, cublas, (void *)(uintptr_t)workspace,
-              WORKSPACE) && /* else a graph would allocate */
+              WORKSPACE) && /* otherwise cuBLAS would allocate within a graph */
          CALL(cuMemHostAlloc, (void **)&staging, STAGING, 0);
 }
 
-/* ---- all that waits ---- */
+/* ---- the queue ---- */
 
 static void run_all(void) {
   if (count && !ch_cuda_driver.failed && ch_cuda_graphs_launch(waiting, count)) count = 0;
@@ -76,15 +76,15 @@ static void run_all(void) {
   count = 0;
 }
 
-/* Also after a failure: the stream still uses memory of the host and of the device until all that was launched before
- * it has run. A wait that fails is tried once more for the same reason; if the device is lost, nothing runs on it. */
+/* Also waits after a failure, because earlier launches still use host and device memory. A failed wait is retried once
+ * for the same reason; if the device is lost, nothing runs on it. */
 static void wait_for_all(void) {
   run_all();
   if (!CALL(cuStreamSynchronize, stream)) ch_cuda.cuStreamSynchronize(stream);
   staged = 0;
 }
 
-/* One more to fill in, all 0. */
+/* Appends a command, all 0. */
 static cuda_command *command_new(int kind) {
   if (count == MAX_COMMANDS) wait_for_all();
   cuda_command *c = &waiting[count++];
@@ -93,7 +93,7 @@ static cuda_command *command_new(int kind) {
   return c;
 }
 
-/* The same for one thread at a time, up to `end_command`. */
+/* command_new under the queue's lock, which `end_command` releases. */
 static cuda_command *begin_command(int kind) {
   pthread_mutex_lock(&lock);
   return command_new(kind);
@@ -130,7 +130,7 @@ static void queue_move(int kind, device_address to, device_address from, size_t 
 void ch_cuda_queue_zero(device_address to, size_t bytes) { queue_move(ZERO, to, 0, bytes); }
 void ch_cuda_queue_copy(device_address to, device_address from, size_t bytes) { queue_move(COPY, to, from, bytes); }
 
-/* Many bytes are not staged: the device waits for them. */
+/* Large arrays are not staged: a synchronous copy. */
 static void upload_now(device_address to, const void *from, size_t bytes) {
   pthread_mutex_lock(&lock);
   run_all();

@@ -1,4 +1,4 @@
-/* The common part of the drivers: one device a process, opened once, and the first thing that failed. */
+/* Common code of drivers: one device per process, opened once, and the first failure. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ int ch_device_choose(ch_driver *d, int count) {
 
 static int open_once(ch_driver *d) {
   if (!d->opened) {
-    d->failed = 0; /* what was missing may have come */
+    d->failed = 0; /* retry: missing libraries may be present now */
     d->opened = d->start();
   }
   if (!d->opened) return ch_error(CHOIR_ERROR_UNSUPPORTED, "backend '%s': %s; %s", d->name, d->problem, d->instead);

@@ -1,4 +1,4 @@
-/* Ops of the model on a device: which kernels, how many groups, what scratch. */
+/* Ops of the model on a device: kernels, numbers of groups, scratch. */
 #include <math.h>
 
 #include "device/device.h"
@@ -52,7 +52,7 @@ CH_DEVICE_OP(embedding_backward) {
 
 /* ---- elements ---- */
 
-/* Where only the device knows how many there are, enough groups for a good many. */
+/* Number of groups; the max if the number of rows is known only on the device. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MAX_GROUPS : ch_groups(count); }
 
 #define ELEMENTS(op, args) CH_ONE_KERNEL(op, ch_groups(a->count))
@@ -60,7 +60,7 @@ static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? 
 CH_ELEMENT_OPS(ELEMENTS)
 CH_ROW_ELEMENT_OPS(ROWS_OF_ELEMENTS)
 
-/* The kernels gate where there is a u. */
+/* u, or NULL for an activation without a gate, which tells the kernels apart. */
 static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
 
 CH_DEVICE_OP(activate) {
@@ -96,7 +96,7 @@ CH_DEVICE_OP(sumsq) {
 CH_ONE_KERNEL(rope, ch_groups(a->n * a->heads * (a->rotated / 2)))
 CH_ONE_KERNEL(rope_table, ch_groups((int64_t)a->positions *(a->rotated / 2)))
 
-/* The bucket of every distance below `count`, for the device. */
+/* Uploads the bucket of every distance below `count`. */
 static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   if (!ch_counting(x)) ch_attention_buckets(count, buckets, max_distance, bucket);

@@ -1,10 +1,10 @@
-/* Products on a device, and the head, which is products but for its losses. */
+/* Products on a device, and the head. */
 #include "device/device.h"
 
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 static int64_t tiles(int64_t m, int64_t n) { return (m + TILE - 1) / TILE * ((n + TILE - 1) / TILE); }
 
-/* An operand as a product reads it: as it is or, in `rounded`, as bf16. */
+/* Type of a product's operand: float, rounded when read, or already bf16 (`rounded`). */
 static int kind_of(const ch_exec *x, const void CH_DEV *rounded, int exact) {
   if (rounded) return AS_BF16;
   return x->compute == CH_COMPUTE_BF16 && !exact ? ROUNDED : AS_FLOAT;
@@ -20,7 +20,7 @@ void ch_multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
   if (!device->multiply || !device->multiply(p, batch)) ch_launch(x, CH_KERNEL_product, batch * tiles(p->m, p->n), p);
 }
 
-/* An operand that is to be rounded as it is read, `count` numbers, for a driver that takes it rounded only. */
+/* Rounds an operand [count] in advance if the driver's library cannot round it when reading. */
 static void round_before(ch_exec *x, const void CH_DEV **operand, int *is, int64_t count) {
   if (!((const ch_device *)x->memory)->multiply || *is != ROUNDED) return;
   ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, count);
@@ -29,7 +29,7 @@ static void round_before(ch_exec *x, const void CH_DEV **operand, int *is, int64
   *is = AS_BF16;
 }
 
-/* One product; a16 stands for a->a, or is NULL. */
+/* One product; a16: a->a in bf16, or NULL. */
 static void multiply(ch_exec *x, const ch_gemm_args *a, const ch_bf16 CH_DEV *a16) {
   CH_SCRATCH(x);
   const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
@@ -58,7 +58,7 @@ static int shares_a(const ch_gemm_args *p, const ch_gemm_args *q) {
   return p->a == q->a && !p->exact && !q->exact && !p->lda && !q->lda && p->m * p->k == q->m * q->k;
 }
 
-/* Where the second product shares the first one's A, it is rounded once for all that do. */
+/* If the second product has the same A as the first, A is rounded once for all products that share it. */
 CH_DEVICE_OP(gemm) {
   CH_SCRATCH(x);
   const void CH_DEV *a16 = a->a;
@@ -68,8 +68,8 @@ CH_DEVICE_OP(gemm) {
     multiply(x, one, is == AS_BF16 && shares_a(a, one) ? a16 : NULL);
 }
 
-/* The products of all experts, C being c or, for CH_TN, the weights. Where all have as many rows and the host knows how
- * many, they stand at equal distances, which is all that a driver's batch asks for. */
+/* Kernel arguments for the products of all experts; C is c or, for CH_TN, the weights' gradient. A strided-batched GEMM
+ * needs equal loads known on the host. */
 static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, void CH_DEV *c, int c_is) {
   int64_t rows = a->load >= 0 ? a->load : a->max_rows, of_rows = a->load >= 0, weight = a->k * a->n;
   product_args p = {.a = either(a->a, a->a16),
@@ -99,7 +99,7 @@ static const void CH_DEV *elements_on(const void CH_DEV *p, int64_t elements, in
   return (const char CH_DEV *)p + elements * (int64_t)(is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real));
 }
 
-/* Product `i` of a batch, on the rows that the host knows to be its own. */
+/* Product `i` of a batch; begin: row offsets on the host. */
 static product_args one_of(const product_args *batch, const int *begin, int i) {
   product_args p = *batch;
   int64_t first = begin[i], rows = begin[i + 1] - first;
@@ -111,8 +111,7 @@ static product_args one_of(const product_args *batch, const int *begin, int i) {
   return p;
 }
 
-/* One call for all experts where their rows stand at equal distances or only the device knows them, else one an expert.
- */
+/* One call for all experts if their loads are equal or known only on the device, otherwise one call per expert. */
 static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_DEV *c, int c_is) {
   product_args p = experts_of(x, a, c, c_is);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
@@ -130,10 +129,10 @@ static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, void CH_D
   }
 }
 
-/* ---- rows that belong to experts by number, at equal distances ---- */
+/* ---- padding of experts' rows to equal loads ---- */
 
-/* Rows that every expert is given room for: those of the fullest, where the host has read them in steps of tensor
- * cores, else as many as the router allows; 0: nobody knows. */
+/* Padded rows per expert: the max load, rounded up for tensor cores, if the host has read the loads; otherwise the
+ * router's bound; 0: unknown. */
 static int64_t equal_rows(const ch_expert_gemm_args *a) {
   enum { STEP = 8 };
   int max = 0;
@@ -143,8 +142,8 @@ static int64_t equal_rows(const ch_expert_gemm_args *a) {
   return (max + STEP - 1) / STEP * STEP;
 }
 
-/* Number of rows with padding, or 0: none is to be padded. Padding to at most twice the rows pays, because one batch of
- * products is much faster than as many products. The counting run uses the bound max_rows, since later calls may need
+/* Number of rows with padding, or 0: none is to be padded. Padding pays up to twice the rows, because one batch of
+ * products is much faster than separate products. The counting run uses the bound max_rows, since later calls may need
  * that much. */
 static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
   int64_t rows = a->experts * equal_rows(a), max = CH_WORTH_PADDING * (int64_t)a->max_rows;
@@ -154,7 +153,7 @@ static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
   return rows <= worth ? rows : 0;
 }
 
-/* `value` or `rounded` becomes its rows at equal distances, rounded if products are. */
+/* Replaces `value` or `rounded` by its padded rows [e][max,width], in bf16 if products are. */
 static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t width, const real CH_DEV **value,
                 const ch_bf16 CH_DEV **rounded) {
   int is = kind_of(x, *rounded, 0);
@@ -184,8 +183,7 @@ static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t ro
             .e = a->experts, .max = p.load, .is = c_is, .accumulate = a->accumulate);
 }
 
-/* Where nothing but an activation reads the product, and rounds it first or makes rounded numbers of it, the product is
- * written rounded. */
+/* The product is written in bf16 if only an activation reads it, which rounds its input or output anyway. */
 CH_DEVICE_OP(expert_gemm) {
   CH_SCRATCH(x);
   int64_t rows = padded_rows(x, a);
@@ -208,14 +206,14 @@ CH_DEVICE_OP(expert_gemm) {
 
 /* ---- head ---- */
 
-/* Rows whose logits exist at once: at most 128 MiB of logits. Every chunk adds its share to the gradient of the
- * weights, which are read and written each time, so that a few large chunks are faster than many small ones. */
+/* Rows whose logits exist at once: at most 128 MiB of logits. Every chunk reads and writes the whole gradient of the
+ * weights, so that few large chunks are faster than many small ones. */
 static int64_t chunk_rows(const ch_head_args *a) {
   int64_t rows = (1 << 25) / a->V;
   return rows < 64 ? 64 : rows < 2048 ? rows : 2048;
 }
 
-/* Scratch of a chunk of rows: logits, their gradients where products round them, losses. */
+/* Scratch of a chunk of rows: logits, their gradients in bf16 if products round, losses. */
 typedef struct {
   real CH_DEV *logits;
   ch_bf16 CH_DEV *rounded;
@@ -282,7 +280,7 @@ CH_DEVICE_OP(head) {
     ch_zero(x, a->consistency_sum, sizeof *a->consistency_sum);
   }
   ch_zero(x, a->loss_sum, sizeof *a->loss_sum);
-  do { /* once without rows too, for dw */
+  do { /* runs once even without rows, to set dw */
     int64_t rows = n - first < size ? n - first : size;
     if (a->paired)
       head_pairs(x, a, first, rows, &c, &other, disagreement);

@@ -1,4 +1,5 @@
-/* Ops of routing on a device. Records are made from marks or choices: counted by expert, added up, then listed. */
+/* Routing ops on a device. Records are built from marks or choices: counts per expert, their prefix sums, then
+ * lists. */
 #include "device/device.h"
 
 static int64_t parts_of(int64_t count, int size) { return (count + size - 1) / size; }
@@ -7,7 +8,7 @@ static void add_up_sizes(ch_exec *x, const int CH_DEV *size, int CH_DEV *begin, 
   CH_LAUNCH(x, prefix, count ? parts_of(count, TILE_SIZES) : 1, .size = size, .begin = begin, .count = count);
 }
 
-/* expert_begin and slot_token from marks keep[n,e]. */
+/* Computes expert_begin and slot_token from marks keep [n,e]. */
 static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *r) {
   CH_SCRATCH(x);
   int64_t parts = parts_of(r->tokens, TILE_TOKENS), tiles = parts * parts_of(r->experts, TILE_EXPERTS),
@@ -19,7 +20,7 @@ static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *
             .slot_token = r->slot_token, .n = r->tokens, .e = r->experts, .parts = (int)parts);
 }
 
-/* Tokens of the largest pool. */
+/* Max number of tokens per pool. */
 static int largest_pool(const ch_select_args *a) {
   int max = 0;
   if (a->stride > 1) return (a->record->tokens + a->stride - 1) / a->stride;
@@ -28,18 +29,18 @@ static int largest_pool(const ch_select_args *a) {
   return max;
 }
 
-/* What the kernels of a selection share. */
+/* Common arguments of a selection's kernels. */
 typedef struct {
   const int CH_DEV *pool_begin, *k;
   uint32_t CH_DEV *key;
   int CH_DEV *left, *surplus, *count;
   uint8_t CH_DEV *keep;
-  int64_t parts; /* of the largest pool */
+  int64_t parts; /* parts of the largest pool */
 } selection;
 
 enum { DIGITS = 256, SHIFTS = 4 };
 
-/* Marks what is taken from some pools: finds the key of each expert's k-th best score digit by digit. */
+/* Marks the selected tokens of some pools: a radix search for the key of each expert's k-th best score. */
 static void select_from(ch_exec *x, const ch_select_args *a, const selection *s, int first, int pools) {
   const ch_record *r = a->record;
   int64_t pairs = (int64_t)pools * r->experts, tiles = pools * s->parts * parts_of(r->experts, TILE_EXPERTS);
@@ -61,7 +62,7 @@ static void select_from(ch_exec *x, const ch_select_args *a, const selection *s,
 #undef POOLS
 }
 
-/* As many pools at a time as keep the counts of their digits small. */
+/* Processes several pools at a time, bounded by the memory of their digit counts. */
 CH_DEVICE_OP(select) {
   enum { COUNTS = 1 << 21 };
   CH_SCRATCH(x);
@@ -169,7 +170,7 @@ CH_DEVICE_OP(normalize_gates_backward) {
             .slot_gate = r->slot_gate, .sum = a->sum, .dgate = a->dgate, .n = r->tokens);
 }
 
-/* Scratch [groups,e+1]: the share of every expert, and behind these the number of valid tokens. */
+/* Scratch [groups,e+1]: every expert's share of choices, then the number of valid tokens. */
 static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
   int groups = (a->n + a->span - 1) / a->span;
   double CH_DEV *share = CH_NEW(&x->scratch, double, ((int64_t)groups * (a->e + 1)));

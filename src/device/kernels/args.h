@@ -1,21 +1,20 @@
-/* The arguments of each kernel, read by the host's compiler and by the device's, which have the same layout. A kernel
- * that is a whole op takes the op's own struct; the build puts those that are named here before this text
- * (device_args.cl.h). The others take a struct with the fields of their op (op/op.h, op/routing.h) unless a comment
- * says otherwise. */
+/* The arguments of each kernel, compiled for host and device with the same layout. A kernel that is a whole op uses the
+ * op's struct; the build inserts the structs named here before this text (device_args.cl.h). Other kernels have structs
+ * here, whose fields mean the same as in their op (op/op.h, op/routing.h) unless a comment says otherwise. */
 #ifndef CH_DEVICE_KERNELS_ARGS_H
 #define CH_DEVICE_KERNELS_ARGS_H
 
-#define GROUP 128 /* items of a group, but of `product` */
-#define TILE 16   /* of `product`: a group of TILE x TILE items computes as many results */
+#define GROUP 128 /* items per group, except for `product` */
+#define TILE 16   /* `product`: a group of TILE x TILE items computes TILE x TILE results */
 #define AS_FLOAT 0
 #define ROUNDED 1
 #define AS_BF16 2
-#define PIECE 4096      /* elements that one group sums up */
-#define BLOCK 64        /* rows that one item sums up */
-#define CLASSES 64      /* of words of the vocabulary, by their number */
-#define TILE_TOKENS 256 /* of a tile of scores or marks */
+#define PIECE 4096      /* elements summed per group */
+#define BLOCK 64        /* rows summed per item */
+#define CLASSES 64      /* classes of vocabulary entries: id % CLASSES */
+#define TILE_TOKENS 256 /* tokens per tile of scores or marks */
 #define TILE_EXPERTS 32
-#define TILE_SIZES 1024 /* that one group adds up one by one */
+#define TILE_SIZES 1024 /* sizes that one group prefix-sums */
 
 /* ---- kernels that are an op ---- */
 typedef ch_softmax_args softmax_args, softmax_backward_args;
@@ -58,7 +57,7 @@ typedef struct {
   int64_t blocks, d;
 } add_blocks_args;
 
-/* y16 stands for y, or is 0 */
+/* y16 replaces y, or is 0 */
 typedef struct {
   const int CH_DEV *begin, *slot_token;
   const real CH_DEV *x;
@@ -101,7 +100,7 @@ typedef struct {
 
 /* ---- elements.cl.h ---- */
 
-/* Of activate: u is 0 for GELU; silu: in place of gelu; x16, y16, dy16, dx16 stand for x, y, dy, dx, or are 0. */
+/* activate: u is 0 for GELU; silu: SiLU instead of GELU; x16, y16, dy16, dx16 replace x, y, dy, dx, or are 0. */
 typedef struct {
   const int CH_DEV *rows;
   const real CH_DEV *x, *u;
@@ -172,8 +171,8 @@ typedef struct {
   real alpha;
 } product_args;
 
-/* Rows [e][most,width] at equal distances, of rows that belong to experts by number; 0 behind the last one of each.
- * `is` as a_is, of rows; ROUNDED become bf16. And the way back: `is` as c_is. */
+/* pad_rows: copies the experts' rows to [e][max,width], padded with 0 after each expert's last row; `is`: type of rows
+ * as a_is, ROUNDED become bf16. unpad_rows: the inverse; `is` as c_is. */
 typedef struct {
   const int CH_DEV *begin;
   const void CH_DEV *rows;
@@ -192,9 +191,9 @@ typedef struct {
 
 /* ---- attention.cl.h ---- */
 
-/* The bucket of every distance, 0 without a bias. length [B] of sequences, or 0: T. Pairs of a sequence and a head are
- * numbered b H + head; a block has `rows` rows from first_row on, of the pairs from first_pair on, and `columns` keys,
- * at distances of `pitch`. is: AS_FLOAT or AS_BF16, of y, weight, dscore. */
+/* bucket: of every distance, 0 without a bias. length: [B] of sequences, or 0: all have T. A pair is a sequence and a
+ * head, number b H + head; a block has `rows` rows from first_row on, of the pairs from first_pair on, and `columns`
+ * keys; rows of scores are `pitch` apart. is: AS_FLOAT or AS_BF16, type of y, weight, dscore. */
 typedef struct {
   const real CH_DEV *x;
   void CH_DEV *y;
@@ -268,7 +267,7 @@ typedef struct {
 
 /* ---- head.cl.h ---- */
 
-/* Rows of logits turn into gradients, or rounded [rows,V], where it is not 0, receives them; loss [rows] = ; row_weight
+/* Gradients replace rows of logits or, if rounded is not 0, are written to rounded [rows,V]; loss [rows] =; row_weight
  * may be 0 */
 typedef struct {
   const int CH_DEV *target;
@@ -303,7 +302,7 @@ typedef struct {
 
 /* ---- optim.cl.h ---- */
 
-/* Measures [batch,rows,3], scales [batch,2]: the mean of row moments, the learning rate of the update */
+/* measures [batch,rows,3]; scales [batch,2]: mean of row moments, learning rate of the update */
 typedef struct {
   const double CH_DEV *finite;
   const real CH_DEV *g;
@@ -351,7 +350,7 @@ typedef struct {
 
 /* ---- select.cl.h ---- */
 
-/* keep [n,e] marks, 0 or 1; pools as in op select, those from first_pool on; key, left, surplus [pools,e]; count
+/* keep [n,e]: marks, 0 or 1; pools as in op select, from first_pool on; key, left, surplus [pools,e]; count
  * [pools,256,e] */
 typedef struct {
   const int CH_DEV *pool_begin;
@@ -477,7 +476,7 @@ typedef struct {
   int n;
 } normalize_backward_args;
 
-/* share [groups,e+1], double; [g,e]: valid tokens */
+/* share [groups,e+1], double; element [g,e]: number of valid tokens */
 typedef struct {
   const uint8_t CH_DEV *valid;
   const int CH_DEV *choice;

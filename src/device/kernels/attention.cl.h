@@ -1,14 +1,14 @@
-/* Attention by matrix products: the scores of a block of rows, for some heads at a time, are a product; the kernels
- * here turn them into weights, and on the way back into their gradients. What products read has a head's rows beside
- * each other. */
+/* Attention by matrix products. A product computes the scores of a block of rows for some heads; the kernels here
+ * compute weights from scores and, in backward, gradients of scores. Operands of products have a head's rows
+ * contiguous. */
 
-/* Positions of a pair's sequence; row i of it sees the keys below SEEN(i), and one after its end none; distances begin
+/* LENGTH: positions of a pair's sequence. Row i sees keys 0 .. SEEN(i)-1; rows beyond LENGTH see none. Distances begin
  * at -AHEAD. */
 #define LENGTH (a.length ? a.length[pair / a.H] : a.T)
 #define SEEN(i) ((i) >= LENGTH ? 0 : a.bidirectional ? LENGTH : (i) + 1)
 #define AHEAD (a.bidirectional ? a.T - 1 : 0)
 
-/* The bias of a score; `head` is the row's. */
+/* The bias of a score; uses the row's `head`. */
 #define BIAS(distance) (a.rel_bias ? a.rel_bias[a.bucket[(distance) + AHEAD] * a.H + head] : 0)
 
 #define STORE(field, at, value)              \
@@ -19,8 +19,8 @@
       P(float, field)[at] = value;           \
   } while (0)
 
-/* x [B,T,ld] becomes y [B,H,T,dh]; `group` heads in a row of y are copies of one of x. A group takes one position at a
- * time, here and in the way back. */
+/* x [B,T,ld] to y [B,H,T,dh]; `group` consecutive heads of y are copies of one head of x. Here and in merge_heads a
+ * group of items processes one position at a time. */
 KERNEL(split_heads) {
   for (I64 at = GID; at < (I64)a.B * a.T; at += GROUPS) {
     I64 first = at / a.T * a.H * a.T + at % a.T;
@@ -31,7 +31,7 @@ KERNEL(split_heads) {
   }
 }
 
-/* x [B,H,T,dh] becomes y [B,T,ld]: `group` heads in a row of x are added up to one of y. */
+/* x [B,H,T,dh] to y [B,T,ld]: sums of `group` consecutive heads of x. */
 KERNEL(merge_heads) {
   for (I64 at = GID; at < (I64)a.B * a.T; at += GROUPS) {
     I64 first = at / a.T * a.H * a.T + at % a.T;
@@ -44,7 +44,7 @@ KERNEL(merge_heads) {
   }
 }
 
-/* A group has one row of scores [pairs,rows,pitch], of `columns` keys: they become the softmax's weights. */
+/* One group per row of scores [pairs,rows,pitch], of `columns` keys: scores become softmax weights. */
 KERNEL(attention_weights) {
   SHARED float scratch_max[GROUP];
   SHARED double scratch[GROUP];
@@ -64,8 +64,8 @@ KERNEL(attention_weights) {
   if (LID == 0) a.lse[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
 }
 
-/* A group has one row: of scores, which become weights P, and of dP, which become dS = P (dP - sum_j P dP). Where a
- * bias asks for it, dS stays in the place of dP as well. */
+/* One group per row: scores become weights P, and dP becomes dS = P (dP - sum_j P dP). With a bias, dS also overwrites
+ * dP. */
 KERNEL(attention_slopes) {
   SHARED double scratch[GROUP];
   I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
@@ -86,13 +86,13 @@ KERNEL(attention_slopes) {
   }
 }
 
-/* Adds to slope [pairs,distances] what the rows of a block have of dS, which stands at dweight. */
+/* Adds dS of a block's rows, stored in dweight, to slope [pairs,distances]. */
 KERNEL(attention_distances) {
   int distances = a.T + AHEAD;
   EACH(i, (I64)a.pairs * distances) {
     I64 pair = i / distances, to = (a.first_pair + pair) * distances + i % distances;
     int distance = (int)(i % distances) - AHEAD, end = a.first_row + a.rows;
-    int first = a.first_row > distance ? a.first_row : distance; /* of the rows i with 0 <= i - distance < columns */
+    int first = a.first_row > distance ? a.first_row : distance; /* rows i with 0 <= i - distance < columns */
     if (end > a.columns + distance) end = a.columns + distance;
     GLOBAL const float *ds = a.dweight + (pair * a.rows - a.first_row) * a.pitch - distance;
     double sum = a.accumulate ? a.slope[to] : 0;
@@ -101,7 +101,7 @@ KERNEL(attention_distances) {
   }
 }
 
-/* A group has one bucket of one head: the sum over all sequences and the bucket's distances. */
+/* One group per bucket and head: the sum over all sequences and the bucket's distances. */
 KERNEL(attention_dbias) {
   SHARED double scratch[GROUP];
   I64 bucket = GID / a.H, head = GID % a.H;
@@ -120,7 +120,7 @@ INLINE float dot(int count, GLOBAL const float *x, GLOBAL const float *y) {
   return sum;
 }
 
-/* Group: a sequence and a head of keys. */
+/* One group per sequence and KV head. */
 KERNEL(cache_append) {
   int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = a.begin[b], rows = a.begin[b + 1] - first;
   I64 cache = (GID * a.positions + a.past[b]) * a.dh;
@@ -131,13 +131,13 @@ KERNEL(cache_append) {
   }
 }
 
-/* Group: a new row (of the most that there may be) and a head. */
+/* One group per new row (up to the max number of rows) and head. */
 KERNEL(attention_cached) {
   SHARED float p[GROUP], scratch_max[GROUP];
   SHARED double scratch[GROUP];
   int row = (int)(GID / a.H), head = (int)(GID % a.H), b = 0;
   while (b < a.B && row >= a.begin[b + 1]) b++;
-  int at = b < a.B ? a.past[b] + row - a.begin[b] : -1; /* -1: there is no such row, and no loop */
+  int at = b < a.B ? a.past[b] + row - a.begin[b] : -1; /* -1: no such row, so the loops are empty */
   I64 cache = ((I64)b * (a.H / a.group) + head / a.group) * a.positions * a.dh;
   GLOBAL const float *q = a.q + GID * a.dh, *keys = a.keys + cache, *values = a.values + cache;
   I64 nearest = head * (I64)(a.positions + a.pad) + a.positions - 1 - at;
@@ -173,7 +173,7 @@ KERNEL(attention_bias) {
   }
 }
 
-/* One pair of columns. */
+/* One item per pair of columns. */
 KERNEL(rope) {
   int pairs = a.rotated / 2;
   EACH(i, a.n * a.heads * pairs) {

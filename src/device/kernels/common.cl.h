@@ -1,10 +1,10 @@
-/* Helpers that most kernels share. */
+/* Helpers of most kernels. */
 
-/* Element i of a loop that all items of all groups share. */
+/* Loop over i < count, distributed over all items of all groups. */
 #define EACH(i, count) for (I64 i = GID * GROUP + LID; i < (count); i += GROUPS * GROUP)
 #define IS_FINITE(x) ((x) - (x) == 0)
 
-/* To nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 INLINE ushort to_bf16(float x) {
   U32 bits = FLOAT_BITS(x);
   return (ushort)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : (bits >> 16 | 0x40u));
@@ -12,12 +12,12 @@ INLINE ushort to_bf16(float x) {
 
 INLINE float from_bf16(ushort x) { return BITS_FLOAT((U32)x << 16); }
 
-/* Two bf16 numbers in a word. */
+/* The two bf16 numbers of a 32-bit word. */
 INLINE float low_of(U32 pair) { return BITS_FLOAT(pair << 16); }
 INLINE float high_of(U32 pair) { return BITS_FLOAT(pair & 0xffff0000u); }
 INLINE U32 pair_of(float low, float high) { return to_bf16(low) | (U32)to_bf16(high) << 16; }
 
-/* Eight floats, which are read as bits, as bf16. */
+/* Rounds eight floats, read as bits, to bf16. */
 INLINE uint4 rounded_eight(GLOBAL const uint4 *x) {
   uint4 first = x[0], second = x[1], y;
   y.x = pair_of(BITS_FLOAT(first.x), BITS_FLOAT(first.y));
@@ -27,10 +27,11 @@ INLINE uint4 rounded_eight(GLOBAL const uint4 *x) {
   return y;
 }
 
-/* Whether an item may read and write 16 bytes of it at once, which memory serves faster than as many small reads. */
+/* Whether a field is 16-byte aligned, so that an item can access 16 bytes at once, which is faster than smaller
+ * accesses. */
 #define IN_SIXTEENS(field) ((U64)P(char, field) % 16 == 0)
 
-/* The sum of every item's value, in the order of a fixed tree. scratch: [GROUP]. All items get it. */
+/* The sum of all items' values, as a fixed tree; every item gets it. scratch: [GROUP]. */
 INLINE double sum_over(double value, LOCAL double *scratch) {
   scratch[LID] = value;
   SYNC;
@@ -55,7 +56,7 @@ INLINE float largest_over(float value, LOCAL float *scratch) {
   return largest;
 }
 
-/* How many of the items before this one say 1; `all` receives how many there are. scratch: [GROUP]. */
+/* Number of earlier items with says = 1; *all: number over all items. scratch: [GROUP]. */
 INLINE int rank_over(int says, LOCAL int *scratch, int *all) {
   scratch[LID] = says;
   SYNC;

@@ -1,7 +1,7 @@
-/* Elements, one by one; and sums of squares. */
+/* Elementwise kernels, and sums of squares. */
 
-/* Phi(x), the normal distribution function; erfc keeps the small values of the left tail. In float: most GPUs have few
- * units for double, and this would take longer than the products around it. */
+/* Phi(x), the normal distribution function; erfc keeps relative accuracy in the left tail. In float, because most GPUs
+ * have few double units and this would take longer than the products around it. */
 INLINE float normal_cdf(float x) { return 0.5f * erfc(-x * 0.70710678f); }
 
 /* d/dx of x Phi(x) = Phi(x) + x phi(x). */
@@ -40,7 +40,7 @@ KERNEL(activate) {
   }
 }
 
-/* dx, du and y may stand where the inputs do: all are read first. */
+/* dx, du and y may alias the inputs: all inputs are read first. */
 KERNEL(activate_backward) {
   I64 count = a.count * (a.rows ? a.rows[0] : 1);
   int pairs = a.x16 && a.y16 && a.dy16 && a.dx16 && !a.u && !a.silu;
@@ -107,7 +107,7 @@ KERNEL(widen_bf16) {
   }
 }
 
-/* One random number of 64 bits serves four elements. */
+/* One 64-bit random number is used for four elements. */
 KERNEL(dropout) {
   EACH(i, a.count) {
     U64 number = (U64)(a.first + i), bits = random_bits(a.seed, a.stream, a.place, a.draw << 32 | number / 4);
@@ -116,7 +116,7 @@ KERNEL(dropout) {
   }
 }
 
-/* One random number of 64 bits serves two columns. */
+/* One 64-bit random number is used for two columns. */
 KERNEL(jitter) {
   U64 pairs = ((U64)a.d + 1) / 2;
   EACH(i, (I64)a.n * a.d) {

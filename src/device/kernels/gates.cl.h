@@ -1,6 +1,6 @@
-/* Gates, the losses of routers, and the prices of quantile balancing. */
+/* Gates, auxiliary losses of routers, and the prices of quantile balancing. */
 
-/* Rules: 0 even, 1 score, 2 sigmoid, 3 share. A group has an expert. */
+/* Rules: 0 even, 1 score, 2 sigmoid, 3 share. One group per expert. */
 KERNEL(gate) {
   for (I64 s = a.begin[GID] + LID; s < a.begin[GID + 1]; s += GROUP) {
     I64 t = a.slot_token[s];
@@ -11,7 +11,7 @@ KERNEL(gate) {
   }
 }
 
-/* dscore: 0 before. */
+/* dscore must be 0 initially. */
 KERNEL(gate_backward) {
   for (I64 s = a.begin[GID] + LID; s < a.begin[GID + 1]; s += GROUP) {
     float dgate = a.dgate[s];
@@ -29,7 +29,7 @@ KERNEL(normalize_backward) {
   normalize_gates_backward(a.token_begin + t, a.token_slot, a.slot_gate, a.sum[t], a.dgate);
 }
 
-/* Workgroup GID: the share of an expert in the choices of a span's valid tokens; the last one counts these tokens. */
+/* Group GID: an expert's fraction of the choices of a span's valid tokens; the last group counts these tokens. */
 KERNEL(choice_shares) {
   SHARED double scratch[GROUP];
   int expert = (int)(GID % (a.e + 1)), first = (int)(GID / (a.e + 1)) * a.span,

@@ -1,6 +1,6 @@
-/* Cross-entropy by rows of logits, which are read three times: for the largest, for the sum, and for the gradient. */
+/* Cross-entropy of rows of logits. Each row is read three times: for the max, for the sum, and for the gradient. */
 
-/* A row of logits: its largest, and the sum of exp(logit - largest). */
+/* A row of logits: its max, and the sum of exp(logit - max). */
 typedef struct {
   float largest;
   double sum;
@@ -19,7 +19,7 @@ INLINE softmax_row softmax_of(int V, GLOBAL const float *logits, LOCAL double *s
 INLINE float share_of(softmax_row row, float logit) { return (float)((float)exp(logit - row.largest) / row.sum); }
 INLINE double loss_of(softmax_row row, float logit) { return log(row.sum) - (double)(logit - row.largest); }
 
-/* A gradient takes the place of its logit, or goes to `rounded` in bf16, as products read it. */
+/* Writes a gradient over its logit or, in bf16 for products, to `rounded`. */
 INLINE void put_gradient(GLOBAL float *logits, GLOBAL ushort *rounded, I64 i, float gradient) {
   if (rounded)
     rounded[i] = to_bf16(gradient);
@@ -27,7 +27,7 @@ INLINE void put_gradient(GLOBAL float *logits, GLOBAL ushort *rounded, I64 i, fl
     logits[i] = gradient;
 }
 
-/* Rows where nothing is to predict have neither loss nor gradient. */
+/* Rows without a target have loss 0 and gradient 0. */
 KERNEL(head_rows) {
   SHARED double scratch[GROUP];
   SHARED float scratch_max[GROUP];
@@ -75,7 +75,7 @@ KERNEL(head_pairs) {
   }
 }
 
-/* One group adds up the losses, in a fixed tree. */
+/* One group sums the losses, as a fixed tree. */
 KERNEL(head_losses) {
   SHARED double scratch[GROUP];
   double sum = 0;

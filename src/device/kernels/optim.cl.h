@@ -1,14 +1,14 @@
-/* Optimizer steps. Nothing changes where *finite is not finite. */
+/* Optimizer steps. Nothing changes if *finite is not finite. */
 #define STOPPED (a.finite && !IS_FINITE(a.finite[0]))
 
 INLINE double scaled_square(float g, double scale) { return g * scale * g * scale; }
 
-/* Decays a second moment towards the mean of this step's squares. */
+/* Updates a second moment: moving average with the mean of this step's squares. */
 INLINE float decayed(float moment, double beta2, double eps1, double sum, double count) {
   return (float)(beta2 * moment + (1 - beta2) * (sum / count + eps1));
 }
 
-/* An item has a column of one of `batch` matrices, and reads some rows before it adds them up, in ascending order. */
+/* One item per column of each of `batch` matrices; it loads AHEAD_ROWS rows before it adds them, in ascending order. */
 #define AHEAD_ROWS 16
 KERNEL(adafactor_columns) {
   EACH(i, STOPPED ? 0 : a.batch * a.cols) {
@@ -23,7 +23,7 @@ KERNEL(adafactor_columns) {
   }
 }
 
-/* A group has a row: sums of g^2, of w^2, and of g^2 / col. */
+/* One group per row: sums of g^2, of w^2, and of g^2 / col. */
 KERNEL(adafactor_rows) {
   SHARED double scratch[GROUP];
   for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
@@ -46,7 +46,7 @@ KERNEL(adafactor_rows) {
   }
 }
 
-/* A group has a matrix: row moments, their mean, and rate max(eps2, rms(w)) / max(1, rms(u) / clip). */
+/* One group per matrix: row moments, their mean, and learning rate times max(eps2, rms(w)) / max(1, rms(u) / clip). */
 KERNEL(adafactor_scales) {
   SHARED double scratch[GROUP];
   for (I64 m = GID; m < (STOPPED ? 0 : a.batch); m += GROUPS) {
@@ -73,7 +73,7 @@ KERNEL(adafactor_scales) {
   }
 }
 
-/* A group has a row. */
+/* One group per row. */
 KERNEL(adafactor_apply) {
   for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
     I64 m = row / a.rows;

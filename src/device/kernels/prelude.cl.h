@@ -1,5 +1,5 @@
-/* What all kernels share: names, and the form of a kernel. A kernel takes one struct of arguments, `a` (args.h); P() is
- * a pointer of it with another type. Groups have one dimension, of GROUP items. */
+/* Definitions for all kernels. A kernel has one argument, the struct `a` (args.h); P() casts one of its pointers to
+ * another type. An item is a CUDA thread, a group a block. Groups have one dimension, of GROUP items. */
 #define GLOBAL
 #define LOCAL
 #define SHARED __shared__
@@ -21,7 +21,7 @@ typedef unsigned short ushort;
 #define P(type, field) ((type *)a.field)
 #define KERNEL(name) extern "C" __global__ void name(name##_args a)
 
-/* The host's words in the structs of arguments. */
+/* The host's type names in argument structs. */
 typedef float real;
 #define CH_DEV
 #define int64_t I64

@@ -1,5 +1,5 @@
-/* Matrix products: a group computes one tile of C, and sums over k in ascending order, so that no result depends on how
- * many rows there are. */
+/* Matrix products: a group computes one tile of C. Sums over k are in ascending order, so results do not depend on the
+ * number of rows. */
 INLINE float operand(GLOBAL const char *base, int is, I64 i) {
   if (is == AS_BF16) return from_bf16(((GLOBAL const ushort *)base)[i]);
   float x = ((GLOBAL const float *)base)[i];
@@ -12,7 +12,7 @@ KERNEL(product) {
   I64 batch = GID / (across * down), tile = GID % (across * down);
   I64 i0 = tile / across * TILE, j0 = tile % across * TILE, m = a.m, k = a.k;
   I64 row = LID / TILE, column = LID % TILE;
-  I64 A = batch * a.a_stride, B = batch * a.b_stride; /* where its matrices begin */
+  I64 A = batch * a.a_stride, B = batch * a.b_stride; /* offsets of the batch's matrices */
   I64 C = batch * a.c_stride;
   if (a.begin) {
     I64 first = a.begin[batch], rows = a.begin[batch + 1] - first;
@@ -28,7 +28,7 @@ KERNEL(product) {
   float sum = 0;
   for (I64 p0 = 0; p0 < k && i0 < m; p0 += TILE) {
     I64 i = i0 + row, j = j0 + row, p = p0 + column, q = p0 + row;
-    /* Neighbours read neighbours: along k where k is contiguous, else along rows or columns. */
+    /* Coalesced loads: adjacent items read along k if k is contiguous, else along rows or columns. */
     if (a.trans_a)
       left[column][row] = i0 + column < m && q < k ? operand(P(char, a), a.a_is, A + q * a.lda + i0 + column) : 0;
     else
@@ -52,7 +52,7 @@ KERNEL(product) {
   }
 }
 
-/* Where a padded row stands among the rows, or -1. */
+/* Index of a padded row among the rows, or -1 for padding. */
 INLINE I64 unpadded(GLOBAL const int *begin, I64 row, int max) {
   I64 expert = row / max, at = begin[expert] + row % max;
   return at < begin[expert + 1] ? at : -1;

@@ -1,6 +1,6 @@
-/* The routing record: by token, in part, and what it says in numbers. */
+/* The routing record: indexed by token, restricted to a range, and its statistics. */
 
-/* The first of slots begin .. end-1, whose tokens ascend, that holds a token of `t` or more. */
+/* Lower bound: the first slot of begin .. end-1 whose token is >= t. Tokens are ascending. */
 INLINE int slot_from(GLOBAL const int *token, int begin, int end, int t) {
   while (begin < end) {
     int middle = (begin + end) / 2;
@@ -14,7 +14,7 @@ INLINE int slot_from(GLOBAL const int *token, int begin, int end, int t) {
 
 KERNEL(loads) { EACH(i, a.e) a.demand[i] = a.begin[i + 1] - a.begin[i]; }
 
-/* An item has a token, and looks for it in every expert's slots. */
+/* One item per token, which searches every expert's slots. */
 KERNEL(index_count) {
   EACH(t, a.n) {
     int count = 0;
@@ -44,7 +44,7 @@ KERNEL(part_count) {
   }
 }
 
-/* A group has an expert. */
+/* One group per expert. */
 KERNEL(part_fill) {
   int from = slot_from(a.slot_token, a.begin[GID], a.begin[GID + 1], a.first);
   int to = a.part_begin[GID], count = a.part_begin[GID + 1] - to;
@@ -54,7 +54,7 @@ KERNEL(part_fill) {
   }
 }
 
-/* Group i counts the tokens with i experts, 0 .. e; the first one does the rest. */
+/* Group i counts the tokens with i experts, i = 0 .. e; group 0 computes the other numbers. */
 KERNEL(tally) {
   SHARED double scratch[GROUP];
   GLOBAL I64 *load = a.counts + 1, *demand = load + a.e, *histogram = demand + a.e;

@@ -1,4 +1,4 @@
-/* Routing where tokens choose or pass thresholds, and what routers keep. */
+/* Token choice, threshold routing, and router state. */
 
 KERNEL(mean_cutoff) {
   EACH(i, a.e) {
@@ -19,7 +19,7 @@ KERNEL(running_mean) {
   }
 }
 
-/* The `count` best of one token, of equal ones the lower expert. */
+/* The `count` best experts of one token; ties go to the lower expert. */
 INLINE void best_of(int e, int count, GLOBAL const float *score, GLOBAL const float *shift, GLOBAL int *expert,
                     GLOBAL float *value) {
   int have = 0;
@@ -36,7 +36,7 @@ INLINE void best_of(int e, int count, GLOBAL const float *score, GLOBAL const fl
   }
 }
 
-/* What a token's scores leave of 1 to null experts, which share it evenly. */
+/* 1 - (sum of a token's scores), which null experts share evenly. */
 INLINE double left_of(int e, GLOBAL const float *score) {
   double left = 1;
   for (int i = 0; i < e; i++) left -= score[i];
@@ -50,7 +50,7 @@ INLINE void leave_to_nulls(int nulls, int e, int count, GLOBAL const float *scor
     if (value[j] < left / nulls) expert[j] = -1;
 }
 
-/* An item has a token. */
+/* One item per token. */
 KERNEL(best) {
   EACH(t, a.n) {
     GLOBAL const float *score = a.score + t * a.e;
@@ -82,7 +82,7 @@ KERNEL(sample_second) {
   }
 }
 
-/* Whether token u, which asks for the same expert as t, comes first: its first value is larger, NaN being the least. */
+/* Whether token u precedes token t, which chose the same expert: its first value is larger (NaN is smallest). */
 INLINE int comes_first(GLOBAL const float *value, int count, I64 u, I64 t) {
   float mine = value[t * count], other = value[u * count];
   if (isnan(mine)) mine = -INF;
@@ -90,8 +90,8 @@ INLINE int comes_first(GLOBAL const float *value, int count, I64 u, I64 t) {
   return other > mine || (other == mine && u < t);
 }
 
-/* A group has an expert, and goes over the first choices of all tokens, then over their second ones. What it takes away
- * from `choice` other groups read in a copy. */
+/* One group per expert: visits the first choices of all tokens, then their second choices. It removes choices from
+ * `choice`; other groups read a copy. */
 KERNEL(place) {
   SHARED int scratch[GROUP];
   int held = 0, demand = 0;
@@ -117,7 +117,7 @@ KERNEL(place) {
   }
 }
 
-/* A group has an expert; a token chooses it once at most. */
+/* One group per expert; a token chooses it at most once. */
 KERNEL(list_chosen) {
   SHARED int scratch[GROUP];
   int slot = a.begin[GID];
@@ -144,7 +144,7 @@ KERNEL(threshold) {
   pass_bars(a.e, a.cap, !(a.valid && !a.valid[t]), a.score + t * a.e, a.threshold, a.keep + t * a.e);
 }
 
-/* A group has an expert. keep: 0 before. */
+/* One group per expert. keep must be 0 initially. */
 KERNEL(within) {
   SHARED double scratch[GROUP];
   int e = a.e, all = a.threshold[GID] > a.min_cutoff[GID];

@@ -1,4 +1,4 @@
-/* Rows: a group takes one row at a time, and sums over it in a fixed tree. */
+/* Rows: a group processes one row at a time, with sums as a fixed tree. */
 
 KERNEL(softmax) {
   SHARED double scratch[GROUP];
@@ -63,7 +63,7 @@ KERNEL(rmsnorm_dx) {
   }
 }
 
-/* Sums over BLOCK rows; add_blocks adds these up, in ascending order. */
+/* Sums over BLOCK rows; add_blocks adds the blocks, in ascending order. */
 KERNEL(rmsnorm_dw) {
   GLOBAL const float *x = a.x, *dy = a.dy, *rstd = a.rstd;
   I64 blocks = (a.n + BLOCK - 1) / BLOCK;
@@ -83,7 +83,7 @@ KERNEL(add_blocks) {
   }
 }
 
-/* Only the device may know how many slots are filled. */
+/* The number of filled slots may be known only on the device. */
 KERNEL(gather) {
   int slots = a.begin[a.e], eights = a.d % 8 == 0 && IN_SIXTEENS(x) && IN_SIXTEENS(y) && IN_SIXTEENS(y16);
   for (I64 s = GID; s < slots; s += GROUPS) {
@@ -121,7 +121,7 @@ KERNEL(combine_backward) {
     GLOBAL const float *dout = a.dout + (I64)a.slot_token[s] * a.d, *y = a.y + s * a.d;
     double gate = a.gated ? (double)a.slot_gate[s] : 1, dot = 0;
     for (int j = LID; j < a.d; j += GROUP) dot += (double)dout[j] * y[j];
-    dot = sum_over(dot, scratch); /* first: dy may stand where y does */
+    dot = sum_over(dot, scratch); /* before dy is written: dy may alias y */
     for (int j = LID; j < a.d; j += GROUP) a.dy[s * a.d + j] = (float)(gate * dout[j]);
     if (LID == 0) a.dgate[s] = (float)dot;
   }
@@ -134,7 +134,7 @@ KERNEL(embedding) {
   }
 }
 
-/* An item has a column of every CLASSES-th word, so that repeated tokens add up in ascending order. */
+/* One item per column and class of ids (id % CLASSES), so that repeated tokens add up in ascending order. */
 KERNEL(embedding_backward) {
   EACH(i, (I64)CLASSES * a.d) {
     I64 j = i % a.d;

@@ -1,8 +1,8 @@
-/* Selection, and lists of an expert's tokens from marks keep [n,e]. A group has a tile: TILE_TOKENS tokens of
- * TILE_EXPERTS neighbouring experts, so that it reads whole lines of memory and its items seldom count in one place.
- * Counts are integers, which add up to the same in any order; ties and lists come out in ascending order of tokens. */
-#define ROWS (GROUP / TILE_EXPERTS) /* tokens of a tile that its items look at together */
-#define AT_ONCE 8                   /* and those that an item reads before it uses them */
+/* Selection, and lists of an expert's tokens from marks keep [n,e]. One group per tile of TILE_TOKENS tokens by
+ * TILE_EXPERTS adjacent experts, so that it reads whole memory lines and its items rarely contend for one counter.
+ * Counts are integers, so the order of additions does not matter; ties and lists are in ascending order of tokens. */
+#define ROWS (GROUP / TILE_EXPERTS) /* tokens of a tile that its items read in parallel */
+#define AT_ONCE 8                   /* tokens that an item loads before it uses them */
 #define DIGITS 256
 
 /* Larger scores get larger keys; NaN is below every number, -0 equal to +0. */
@@ -29,7 +29,7 @@ INLINE pool_tokens tokens_of(GLOBAL const int *pool_begin, int pool, int n, int 
   return own;
 }
 
-/* An item's tokens of a tile, `expert` being theirs, and the pool, counted from the first one of this launch. */
+/* An item's tokens of a tile, its expert, and its pool (0: the first pool of this launch). */
 typedef struct {
   I64 token, end, step;
   int pool, expert;
@@ -49,7 +49,7 @@ INLINE tile tile_of(GLOBAL const int *pool_begin, int n, int e, int first_pool, 
 }
 #define TILE_OF_POOL tile_of(a.pool_begin, a.n, a.e, a.first_pool, a.stride, a.parts)
 
-/* Keys of the next AT_ONCE tokens; a bit is set for each one that takes part. */
+/* Keys of the next AT_ONCE tokens; returns a bit per valid token. */
 INLINE U32 next_keys(tile own, GLOBAL const float *score, GLOBAL const uchar *valid, int e, U32 *key) {
   U32 here = 0;
   for (int j = 0; j < AT_ONCE; j++) {
@@ -62,7 +62,7 @@ INLINE U32 next_keys(tile own, GLOBAL const float *score, GLOBAL const uchar *va
   return here;
 }
 
-/* Counts tokens by the digit at `shift` of their keys, where the digits above it are those of the k-th best. */
+/* Histogram of the digit at `shift` over the tokens whose higher digits equal those of the k-th best key. */
 KERNEL(select_count) {
   SHARED int count[DIGITS * TILE_EXPERTS];
   tile own = TILE_OF_POOL;
@@ -83,8 +83,8 @@ KERNEL(select_count) {
     if (count[i]) ADD_TO(&all[i / TILE_EXPERTS * a.e], count[i]);
 }
 
-/* A group has a pool and an expert, an item two digits: the k-th best has the first digit, from above, by which as many
- * are counted as are `left` to take. At the last digit, `surplus` is how many of its equals are not taken. */
+/* One group per pool and expert, two digits per item. The digit of the k-th best is the highest digit at which the
+ * count from above reaches `left`. At the last digit, `surplus` becomes the number of ties to drop. */
 KERNEL(select_digit) {
   SHARED int scratch[GROUP];
   int k = a.k[GID / a.e], left = a.shift == 24 ? k : a.left[GID], digit = DIGITS - 1 - 2 * LID, all;
@@ -103,7 +103,7 @@ KERNEL(select_digit) {
   if (a.cutoff) a.cutoff[GID] = k ? score_of(key) : INF;
 }
 
-/* Marks what is no worse than the k-th best. */
+/* Marks tokens that are at least as good as the k-th best. */
 KERNEL(select_marks) {
   tile own = TILE_OF_POOL;
   if (own.token >= own.end) return;
@@ -119,7 +119,7 @@ KERNEL(select_marks) {
   }
 }
 
-/* A group has a pool and an expert: of more equals of the k-th best than are left to take, the first ones stay. */
+/* One group per pool and expert: drops `surplus` ties of the k-th best, keeping the first ones. */
 KERNEL(select_ties) {
   SHARED int scratch[GROUP];
   int left = a.left[GID], expert = (int)(GID % a.e), all;
@@ -137,7 +137,7 @@ KERNEL(select_ties) {
 
 /* ---- lists ---- */
 
-/* An item's tokens here are a run of TILE_TOKENS / ROWS: their marks as bits. */
+/* In lists, an item's tokens are a run of TILE_TOKENS / ROWS: returns their marks as bits. */
 INLINE U64 run_of_marks(GLOBAL const uchar *keep, I64 first, int n, int e, int expert) {
   U64 marks = 0;
   for (int i = 0; i < TILE_TOKENS / ROWS; i++)
@@ -151,8 +151,8 @@ INLINE int number_of(U64 marks) {
   return count;
 }
 
-/* Without slot_token: size [e,parts] = marks of each expert in each part of the tokens. With it: the list of all, with
- * begin [e,parts] in the place of the sizes. */
+/* Without slot_token: size [e,parts] = number of marks per expert and part of the tokens. With slot_token: lists the
+ * marked tokens; size holds the offsets [e,parts]. */
 KERNEL(list_marked) {
   SHARED int count[GROUP];
   int blocks = (a.e + TILE_EXPERTS - 1) / TILE_EXPERTS,
@@ -174,8 +174,8 @@ KERNEL(list_marked) {
   if (row == 0 && part == 0 && expert == 0) a.expert_begin[a.e] = a.size[(I64)a.e * a.parts];
 }
 
-/* Where each of `count` things of these sizes begins, and at [count] their sum. A group has TILE_SIZES of them, and
- * first adds up all before its own. */
+/* Exclusive prefix sum of `count` sizes; element [count] is the total. One group per TILE_SIZES sizes, which first sums
+ * all sizes before its own. */
 KERNEL(prefix) {
   SHARED int scratch[GROUP];
   I64 first = GID * TILE_SIZES, end = first + TILE_SIZES < a.count ? first + TILE_SIZES : a.count;
