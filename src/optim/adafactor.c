@@ -1,5 +1,5 @@
-/* Adafactor (Shazeer & Stern 2018) without a mean gradient. For a matrix it keeps the mean squared gradient of each row
- * and each column, for a vector that of each element. */
+/* Adafactor (Shazeer & Stern 2018) without momentum. The state of a matrix is the mean squared gradient of each row and
+ * each column; the state of a vector is that of each element. */
 #include <math.h>
 
 #include "comm/collective.h"
@@ -12,13 +12,13 @@ static void shape(ch_optim_tensor *t) {
   t->state_count[COLUMN] = t->batch * t->cols;
 }
 
-/* beta2 with its bias correction folded in, so that the state itself is the corrected mean. */
+/* beta2 including the bias correction, so that the state is the corrected mean. */
 static double corrected(double beta, int64_t step) {
   return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
 }
 
-/* Updates matrices whose columns are cut over the ranks of x->grid.tp_group; collective. Squares are summed over all
- * columns before the update, so that each rank applies the update of the whole matrix. */
+/* Updates matrices whose columns are sharded over the ranks of x->grid.tp_group; collective. Squares are summed over
+ * all columns before the update, so that each rank applies the update of the whole matrix. */
 static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   const ch_comm *hidden = &x->grid.tp_group;
   int64_t count = update->batch * update->rows * CH_MEASURES;

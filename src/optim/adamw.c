@@ -1,5 +1,5 @@
-/* AdamW (Loshchilov & Hutter 2019): the mean gradient and the mean square of every element. Vectors, which are norms,
- * do not decay; the table of biases by distance does. */
+/* AdamW (Loshchilov & Hutter 2019): state: first and second moment of every element. Vectors (norms) have no weight
+ * decay; the table of relative position biases has. */
 #include "optim/optim.h"
 
 enum { MEAN, SQUARE };

@@ -1,4 +1,4 @@
-/* The list of optimizers. A new optimizer takes one file and one row of OPTIMIZERS. */
+/* The list of optimizers. A new optimizer needs one file and one row of OPTIMIZERS. */
 #include "optim/optim.h"
 
 #include <string.h>

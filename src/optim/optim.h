@@ -1,13 +1,13 @@
-/* The optimizer interface: the state that a tensor needs, and one update of the tensor. A new optimizer takes one file
- * and one row in optim.c. */
+/* The optimizer interface: a tensor's state, and one update of the tensor. A new optimizer needs one file and one row
+ * in optim.c. */
 #ifndef CH_OPTIM_OPTIM_H
 #define CH_OPTIM_OPTIM_H
 
 #include "config/config.h"
 #include "op/op.h"
 
-/* The fields of "train" (config/train.def), by number. What one optimizer takes, another one refuses unless it takes
- * it, too. */
+/* Numbers of the fields of "train" (config/train.def). An optimizer refuses other optimizers' options that it does not
+ * accept itself. */
 enum {
 #define FIELD(kind, name, ...) CH_TRAIN_NUMBER_##name,
 #include "config/train.def"
@@ -21,12 +21,12 @@ enum { CH_OPTIM_STATES = 2 };
 /* A parameter as `batch` independent matrices; rows 1: vectors. */
 typedef struct ch_optim_tensor {
   int64_t batch, rows, cols;
-  int64_t all_cols; /* columns of the whole matrix: more than `cols` if it is cut over the ranks of x->grid.tp_group */
+  int64_t all_cols; /* columns of the whole matrix, > cols if it is sharded over the ranks of x->grid.tp_group */
   real CH_DEV *w;
   const real CH_DEV *g;
-  ch_bf16 CH_DEV *w16;                  /* receives the new w rounded to bf16; NULL: no bf16 copy */
+  ch_bf16 CH_DEV *w16;                  /* out: the new w rounded to bf16; NULL: no bf16 copy */
   int frozen;                           /* has no state and is never updated */
-  real CH_DEV *state[CH_OPTIM_STATES];  /* NULL where the tensor has none */
+  real CH_DEV *state[CH_OPTIM_STATES];  /* NULL beyond state_count */
   int64_t state_count[CH_OPTIM_STATES]; /* elements */
 } ch_optim_tensor;
 
@@ -49,7 +49,7 @@ typedef struct ch_optim {
 extern const ch_optim *const ch_optims[];  /* NULL-terminated registration list */
 extern const char *const ch_optim_names[]; /* the names in it, NULL-terminated */
 
-/* By name, or NULL with a message that names the known ones. */
+/* The optimizer of that name; NULL: unknown, and the error message lists the known names. */
 const ch_optim *ch_optim_find(const char *name);
 
 #endif
