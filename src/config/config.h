@@ -1,5 +1,5 @@
-/* What a config holds: numbers and the numbers of words, as all code below the files of configs sees it. Each field is
- * one line of a .def file; texts become numbers when it is set (model/field.c), and nobody compares them later. */
+/* The config struct: numbers, and enums for words. Each field is one line of a .def file. Setting a field converts its
+ * text (model/field.c); no later code compares strings. */
 #ifndef CH_CONFIG_CONFIG_H
 #define CH_CONFIG_CONFIG_H
 
@@ -7,7 +7,7 @@
 #include "choir/plugin.h"
 #include "op/op.h"
 
-/* The words of fields as numbers, and their NULL-terminated lists (words.def). */
+/* Enums of the fields' words, and NULL-terminated lists of the words (words.def). */
 #define WORD(number, word) number,
 #define WORDS(list, type, words) \
   typedef enum { words } type;   \
@@ -31,10 +31,10 @@ extern const char *const ch_activation_names[];
 
 /* clang-format off */
 #define FIELD(kind, name, ...) CH_MEMBER_##kind(name, __VA_ARGS__)
-/* How tokens meet experts: of a whole config or, with its capacity resolved, of one layer (ch_config_layer_router). */
+/* The routing of a whole config or, with its capacity resolved, of one layer (ch_config_layer_router). */
 typedef struct ch_router_spec {
   const struct ch_router *kind;     /* "name" */
-  double plugin_options[CHOIR_PLUGIN_OPTIONS]; /* of a plug-in's router, by number (choir/plugin.h) */
+  double plugin_options[CHOIR_PLUGIN_OPTIONS]; /* options of a plug-in router, by number (choir/plugin.h) */
 #include "config/router.def"
 } ch_router_spec;
 
