@@ -6,12 +6,12 @@
 
 #include "base/format.h"
 
-/* Stores the address at `pointer`, or says what there is no memory for. */
+/* Stores the address at `pointer`; if it is NULL, reports what could not be allocated. */
 __attribute__((format(printf, 5, 0))) static int store(void *pointer, const void *memory, size_t count, size_t size,
                                                        const char *format, va_list args) {
   char what[512];
   if (memory) {
-    memcpy(pointer, &memory, sizeof memory); /* pointers to all types have one representation, but are no void * */
+    memcpy(pointer, &memory, sizeof memory); /* all pointers have one representation, but *pointer is not a void * */
     return CHOIR_OK;
   }
   ch_vformat(what, sizeof what, format, args);

@@ -1,4 +1,4 @@
-/* Memory of the host for a few arrays of a call, which says by itself that it cannot be had. */
+/* Host memory for a few arrays per call, with error messages. */
 #ifndef CH_BASE_ALLOC_H
 #define CH_BASE_ALLOC_H
 
@@ -8,12 +8,13 @@
 
 CHOIR_C_BEGIN
 
-/* CH_ALLOC(&p, count, "targets of %s", name): p is a new array of `count` elements (one at least), all 0, to be freed
- * with free(). CHOIR_ERROR_MEMORY says "no memory for targets of NAME: COUNT x SIZE bytes", and p is NULL. */
+/* CH_ALLOC(&p, count, "targets of %s", name): sets p to a new array of `count` elements (at least one), all 0; release
+ * it with free(). On CHOIR_ERROR_MEMORY the message is "no memory for targets of NAME: COUNT x SIZE bytes" and p is
+ * NULL. */
 #define CH_ALLOC(pointer, count, ...) ch_alloc((void *)(pointer), (size_t)(count), sizeof **(pointer), __VA_ARGS__)
 
-/* The array p, or a new one if p is NULL, has `count` elements now: those that it had keep their values, others are
- * undefined. CHOIR_ERROR_MEMORY: p is as it was. */
+/* Resizes the array p (NULL: allocates it) to `count` elements. Existing elements keep their values, new ones are
+ * undefined. CHOIR_ERROR_MEMORY: p is unchanged. */
 #define CH_RESIZE(pointer, count, ...) ch_resize((void *)(pointer), (size_t)(count), sizeof **(pointer), __VA_ARGS__)
 
 /* pointer: the address of a pointer to elements of `size` bytes. */

@@ -1,4 +1,4 @@
-/* How much memory can be had: of the machine, of control groups, of ulimits. How many CPUs control groups leave. */
+/* Available memory: of the machine, within the limits of cgroups and ulimits. CPU quota of cgroups. */
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 
 static const size_t NONE = SIZE_MAX;
 
-/* The number after `key` in a file of "key number" lines, or the file's only number when key is "". Without the file,
- * the key or a number there ("max"): `otherwise`. */
+/* The number after `key` in a file of "key number" lines, or the file's only number when key is "". Returns `otherwise`
+ * if the file, the key or the number is missing ("max"). */
 static size_t read_number(const char *path, const char *key, size_t otherwise) {
   FILE *f = fopen(path, "r");
   if (!f) return otherwise;
@@ -32,16 +32,16 @@ static size_t smaller_of(size_t a, size_t b) { return a < b ? a : b; }
 
 static size_t left_of(size_t limit, size_t used) { return limit == NONE ? NONE : limit > used ? limit - used : 0; }
 
-/* How the two versions of control groups call the same things. */
+/* File names of the two versions of cgroups. */
 typedef struct version {
-  const char *file_system, *controller; /* of the mount; "" for any */
+  const char *file_system, *controller; /* of the mount; "": any */
   const char *limits[2], *used, *reclaimable;
 } version;
 static const version versions[] = {
     {"cgroup2", "", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
     {"cgroup", "memory", {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_inactive_file "}};
 
-/* Memory that the control group of a directory leaves. */
+/* Memory available within the cgroup of a directory. */
 static size_t group_leaves(const version *v, const char *directory) {
   enum { PATH_SIZE = 3 * PATH_MAX + 64 };
   char path[PATH_SIZE];
@@ -50,7 +50,7 @@ static size_t group_leaves(const version *v, const char *directory) {
     snprintf(path, PATH_SIZE, "%s/%s", directory, v->limits[i]);
     limit = smaller_of(limit, read_number(path, "", NONE));
   }
-  if (limit >= (size_t)1 << 60) return NONE; /* version 1 says "none" by a number like that */
+  if (limit >= (size_t)1 << 60) return NONE; /* version 1 writes such a number for no limit */
   snprintf(path, PATH_SIZE, "%s/%s", directory, v->used);
   size_t used = read_number(path, "", 0);
   snprintf(path, PATH_SIZE, "%s/memory.stat", directory);
@@ -58,7 +58,7 @@ static size_t group_leaves(const version *v, const char *directory) {
   return left_of(limit, used > cache ? used - cache : 0);
 }
 
-/* Whether a word is in a list with commas. */
+/* Whether a word is in a comma-separated list. */
 static int in_list(const char *list, const char *word) {
   size_t length = strlen(word);
   for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
@@ -66,7 +66,8 @@ static int in_list(const char *list, const char *word) {
   return 0;
 }
 
-/* This process's group by /proc/self/cgroup, a line "number:controllers:path". 0: none of that version. */
+/* This process's cgroup from /proc/self/cgroup (lines "number:controllers:path"). Returns 0 if there is none of that
+ * version. */
 static int find_group(const char *root, const version *v, char *group) {
   char path[PATH_MAX], line[PATH_MAX + 256];
   int found = 0;
@@ -84,7 +85,7 @@ static int find_group(const char *root, const version *v, char *group) {
   return found;
 }
 
-/* Spaces and the like are in octal: "\040". */
+/* Replaces octal escapes of spaces etc.: "\040". */
 static void unescape(char *text) {
   char *to = text;
   for (; *text; text++)
@@ -97,7 +98,7 @@ static void unescape(char *text) {
   *to = 0;
 }
 
-/* Where the groups of a version are mounted, by /proc/self/mountinfo, and which group that directory is. */
+/* Mount point of a version's cgroups, and the cgroup at the mount point, from /proc/self/mountinfo. */
 static int find_mount(const char *root, const version *v, char *point, char *top) {
   char path[PATH_MAX], *line = NULL;
   size_t capacity = 0;
@@ -117,13 +118,13 @@ static int find_mount(const char *root, const version *v, char *point, char *top
   return found;
 }
 
-/* The least that the process's control group and its mounted ancestors leave, by what a directory leaves. */
+/* The min of leave(directory) over the process's cgroup and its mounted ancestors. */
 static size_t groups_leave(const char *root, const version *v,
                            size_t (*leave)(const version *v, const char *directory)) {
   char group[PATH_MAX], point[PATH_MAX], top[PATH_MAX], directory[3 * PATH_MAX];
   size_t leaves = NONE;
   if (!find_group(root, v, group) || !find_mount(root, v, point, top)) return NONE;
-  size_t shared = strcmp(top, "/") ? strlen(top) : 0; /* in a container the mount is a group further down */
+  size_t shared = strcmp(top, "/") ? strlen(top) : 0; /* in a container the mount point is not the root cgroup */
   const char *below = strncmp(group, top, shared) || strstr(group, "/..") ? "" : group + shared;
   size_t base = (size_t)snprintf(directory, sizeof directory, "%s%s", root, point);
   snprintf(directory + base, sizeof directory - base, "%s", strcmp(below, "/") ? below : "");
@@ -140,17 +141,17 @@ size_t ch_machine_available_memory_at(const char *root) {
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
   size_t kib = read_number(path, "MemAvailable:", NONE), available = kib == NONE ? NONE : kib * 1024;
   for (int i = 0; i < 2; i++) available = smaller_of(available, groups_leave(root, &versions[i], group_leaves));
-  return available == NONE ? 0 : available ? available : 1; /* 0 would say that nothing is known */
+  return available == NONE ? 0 : available ? available : 1; /* 0 means unknown */
 }
 
 static const version cpu_versions[] = {{"cgroup2", "", {"cpu.max", NULL}, "", ""},
                                        {"cgroup", "cpu", {"cpu.cfs_quota_us", "cpu.cfs_period_us"}, "", ""}};
 
-/* CPUs that the quota of a directory's control group comes to, rounded up: microseconds in each period. */
+/* CPU quota of a directory's cgroup (microseconds per period), rounded up to CPUs. */
 static size_t group_cpus(const version *v, const char *directory) {
   enum { PATH_SIZE = 3 * PATH_MAX + 64 };
   char path[PATH_SIZE];
-  long long number[2] = {-1, 0}; /* version 1 says "none" by -1, version 2 by a word */
+  long long number[2] = {-1, 0}; /* no quota: -1 in version 1, a word in version 2 */
   int known = 0;
   for (int i = 0; i < 2 && v->limits[i]; i++) {
     snprintf(path, PATH_SIZE, "%s/%s", directory, v->limits[i]);
@@ -168,11 +169,11 @@ int ch_machine_quota_at(const char *root) {
   return cpus > INT_MAX ? 0 : (int)cpus;
 }
 
-/* Memory that `ulimit -v` and `ulimit -d` leave. */
+/* Memory available within `ulimit -v` and `ulimit -d`. */
 static size_t limits_leave(void) {
   static const struct {
     int resource;
-    int field; /* of /proc/self/statm, in pages */
+    int field; /* field of /proc/self/statm, in pages */
   } limits[] = {{RLIMIT_AS, 0}, {RLIMIT_DATA, 5}};
   size_t leaves = NONE, pages[6] = {0};
   FILE *f = fopen("/proc/self/statm", "r");

@@ -12,7 +12,7 @@ typedef struct ch_buffer {
   size_t size, capacity;
 } ch_buffer;
 
-/* Room for `more` bytes after `size`; doubles, so that appending is cheap. */
+/* Ensures capacity for `more` bytes after `size`. Doubles the capacity, so appending takes amortized constant time. */
 static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
   if (b->size + more <= b->capacity) return CHOIR_OK;
   size_t capacity = b->capacity * 2 > b->size + more ? b->capacity * 2 : b->size + more;
@@ -22,7 +22,7 @@ static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
 }
 
 static inline int ch_buffer_append(ch_buffer *b, const void *data, size_t size) {
-  CH_TRY(ch_buffer_reserve(b, size + 1)); /* never NULL from then on, even where nothing was appended */
+  CH_TRY(ch_buffer_reserve(b, size + 1)); /* never NULL afterwards, even if size is 0 */
   if (size) memcpy(b->data + b->size, data, size);
   b->size += size;
   return CHOIR_OK;

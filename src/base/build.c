@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "choir/version.h"
 
-/* The id among an object's notes. */
+/* The build id (GNU note) of an ELF object; 0: none. */
 static uint64_t find_id(const char *note, size_t size) {
   const ElfW(Nhdr) * n;
   for (size_t at = 0; at + sizeof *n <= size;) {
@@ -20,7 +20,7 @@ static uint64_t find_id(const char *note, size_t size) {
   return 0;
 }
 
-/* Whether this function is in the object. */
+/* Whether the object contains this function. */
 static int is_own(const struct dl_phdr_info *o) {
   const uintptr_t address = (uintptr_t)&ch_build_number;
   for (int i = 0; i < o->dlpi_phnum; i++) {

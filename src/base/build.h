@@ -1,11 +1,12 @@
-/* Which build this is: two of the same version may round otherwise, or speak to each other in another order. */
+/* Identity of the build. Two builds of the same version may round differently, or exchange messages in a different
+ * order. */
 #ifndef CH_BASE_BUILD_H
 #define CH_BASE_BUILD_H
 
 #include <stdint.h>
 
-/* A number of the program or library that holds this function, from the id that the linker gave it, a hash of all that
- * is in it; 0: it gave none. */
+/* A number from the linker's build id (a hash of the contents) of the program or library that contains this function;
+ * 0: no build id. */
 uint64_t ch_build_number(void);
 
 #endif

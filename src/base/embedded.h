@@ -1,4 +1,4 @@
-/* Files of the source that the library knows by name; CMake makes the tables (cmake/embed.cmake). */
+/* Source files that are embedded in the library and found by name; CMake generates the tables (cmake/embed.cmake). */
 #ifndef CH_BASE_EMBEDDED_H
 #define CH_BASE_EMBEDDED_H
 
@@ -6,6 +6,6 @@ typedef struct ch_embedded {
   const char *name, *text;
 } ch_embedded;
 
-extern const ch_embedded ch_tasks[], ch_configs[]; /* after the last a row of NULLs */
+extern const ch_embedded ch_tasks[], ch_configs[]; /* terminated by a row of NULLs */
 
 #endif

@@ -7,8 +7,8 @@
 
 #include "base/machine.h"
 
-static _Thread_local int calls;    /* of this thread's that are under way */
-static _Thread_local double began; /* the outermost of them */
+static _Thread_local int calls;    /* nesting depth of this thread's calls */
+static _Thread_local double began; /* start time of the outermost call */
 
 static int check_given(const char *function, const char *names, const void *const *pointer, int count) {
   for (int i = 0; i < count; i++) {
@@ -19,8 +19,8 @@ static int check_given(const char *function, const char *names, const void *cons
   return CHOIR_OK;
 }
 
-/* Bytes from a frame to the end of this thread's stack; SIZE_MAX: nobody can tell (a fiber's, which the system does not
- * know). Asked once a thread: for the first one the system reads /proc. */
+/* Bytes from a frame to the end of this thread's stack; SIZE_MAX: unknown (the stack of a fiber). Queried once per
+ * thread, because for the main thread the system reads /proc. */
 static size_t stack_left(uintptr_t frame) {
   static _Thread_local uintptr_t begin, end;
   pthread_attr_t attributes;

@@ -33,10 +33,10 @@ const char *choir_error_name(int code) {
   return names[code];
 }
 
-/* Whatever names and values it holds, a message is one line that a terminal shows and does not obey. */
+/* Escapes control characters of names and values, so that a message is one printable line. */
 static void set_message(const char *text) { ch_printable(text, strlen(text), 0, message, sizeof message); }
 
-/* The arguments of the function at hand by its `format`, into an array. */
+/* Formats the arguments of the enclosing function, by its `format`, into an array. */
 #define FORMAT(text)                             \
   do {                                           \
     va_list args;                                \
@@ -46,7 +46,7 @@ static void set_message(const char *text) { ch_printable(text, strlen(text), 0, 
   } while (0)
 
 int ch_error(int code, const char *format, ...) {
-  char text[MESSAGE_BYTES]; /* an argument may point into the old message */
+  char text[MESSAGE_BYTES]; /* a copy: an argument may point into the old message */
   FORMAT(text);
   set_message(text);
   message_errno = 0;
@@ -79,7 +79,7 @@ void ch_notice(const char *format, ...) {
   ch_printable(text, strlen(text), 0, line, sizeof line - 1);
   strcat(line, "\n");
   size_t length = strlen(line);
-  if (strstr(notices, line) || length >= sizeof notices - notices_used) return; /* once is enough; or no room */
+  if (strstr(notices, line) || length >= sizeof notices - notices_used) return; /* a repetition, or no space */
   memcpy(notices + notices_used, line, length + 1);
   notices_used += length;
 }

@@ -16,7 +16,7 @@ locale_t ch_plain_locale(void) {
 }
 
 int ch_vformat(char *text, size_t size, const char *format, va_list args) {
-  locale_t before = uselocale(ch_plain_locale()); /* this thread's alone */
+  locale_t before = uselocale(ch_plain_locale()); /* of this thread only */
   int length = vsnprintf(text, size, format, args);
   uselocale(before);
   return length;

@@ -16,13 +16,13 @@ typedef struct {
   uintptr_t base;
   size_t bytes;
   const ch_memory *memory;
-  char *twin; /* the host's copy of the area */
+  char *twin; /* the area's staging copy in host memory */
 } memory_area;
 static memory_area *areas;
 static atomic_int count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Reserves the twin's addresses at once, because an exchange cannot fail; its pages are taken when they are used. */
+/* Maps the twin immediately, because an exchange cannot fail; its pages are allocated on first use. */
 static int stage_add(const ch_memory *memory, const void CH_DEV *base, size_t bytes) {
   char *twin = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (twin == MAP_FAILED)
@@ -79,11 +79,11 @@ void ch_stage_copy(void *to, const void *from, size_t bytes) {
     target->upload(CH_AS_DEV(void, to), from, bytes);
   else if (source)
     source->download(to, CH_AS_DEV(const void, from), bytes);
-  else if (bytes) /* without any, either may be NULL */
+  else if (bytes) /* with 0 bytes, either may be NULL */
     memcpy(to, from, bytes);
 }
 
-/* ---- the host's own ---- */
+/* ---- host memory ---- */
 
 static void CH_DEV *host_alloc(const char *name, size_t bytes) {
   (void)name;
@@ -120,7 +120,7 @@ const ch_memory ch_memory_host = {.host = 1,
                                   .synchronise = host_synchronise};
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
-/* Counting arenas hand out addresses from here: never NULL, aligned, and unmapped, so a stray read crashes. */
+/* Base of the addresses of counting arenas: never NULL, aligned, and unmapped, so a stray read crashes. */
 #define COUNTING_BASE CH_AS_DEV(char, ALIGNMENT)
 
 void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory) {
@@ -131,7 +131,7 @@ size_t ch_arena_size(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_P
 
 int ch_arena_commit(ch_arena *a) {
   size_t bytes = ch_arena_size(a->peak);
-  /* The answer is in several files of the system; reading them takes longer than routing a few tokens. */
+  /* Not for small arenas: the query reads several system files, which is slower than routing a few tokens. */
   size_t available = bytes > HUGE_PAGE ? a->memory->available() : 0;
   if (available && bytes > available)
     return ch_error(CHOIR_ERROR_MEMORY,

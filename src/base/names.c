@@ -25,7 +25,7 @@ void ch_names_free(ch_names *names) {
 }
 
 int ch_names_find(const ch_names *names, const char *text) {
-  int low = 0, high = names->count; /* the first that is not before `text` */
+  int low = 0, high = names->count; /* lower bound of `text` */
   while (low < high) {
     int middle = low + (high - low) / 2;
     if (strcmp(names->sorted[middle].text, text) < 0)

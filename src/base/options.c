@@ -4,7 +4,7 @@
 
 #include "choir/version.h"
 
-enum { MAX_STRUCT_SIZE = 1 << 16 }; /* of a struct of any version */
+enum { MAX_STRUCT_SIZE = 1 << 16 }; /* max size of an option struct of any version */
 
 int ch_options_read(void *copy, size_t size, const void *given, const char *name) {
   size_t given_size;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* IEEE half precision, nearest, halves to even, of scales: not negative and at most 65504. */
+/* Rounds a scale (0 .. 65504) to IEEE half precision, to nearest, ties to even. */
 static uint16_t half_of(float x) {
   if (!(x > 0)) return 0;
   if (x >= 65504) return 0x7BFF;
@@ -15,9 +15,9 @@ static uint16_t half_of(float x) {
 
 /* As ggml's reference rounds. */
 static uint16_t round_values(const float x[CH_Q8_VALUES], float max, int8_t q[CH_Q8_VALUES]) {
-  float scale = max / 127, inverse = scale >= 0x1p-126f ? 1 / scale : 0; /* below it would be infinite */
+  float scale = max / 127, inverse = scale >= 0x1p-126f ? 1 / scale : 0; /* otherwise the inverse would be infinite */
   for (int i = 0; i < CH_Q8_VALUES; i++) {
-    double value = (double)(x[i] * inverse); /* the sum below is exact: roundf, but as vector code */
+    double value = (double)(x[i] * inverse); /* roundf, vectorizable: the sum below is exact */
     q[i] = (int8_t)(value < 0 ? value - 0.5 : value + 0.5);
   }
   return half_of(scale);
@@ -38,13 +38,13 @@ static int has_values(float scale, const int8_t q[CH_Q8_VALUES], const float x[C
   return same;
 }
 
-/* The scale of a block that has exactly these values, and no byte above `steps`: their greatest common divisor, or a
- * part of it that half precision has. 0: there is none. */
+/* The scale of a block that represents these values exactly with bytes of magnitude <= steps: their greatest common
+ * divisor, or a fraction of it that half precision can represent. 0: none. */
 static float exact_scale(const float x[CH_Q8_VALUES], float max, int steps) {
   int32_t divisor = 0;
   int exponent;
   frexpf(max, &exponent);
-  const double unit = ldexp(1, exponent - 24); /* values of a block are multiples: 11 bits times 8 */
+  const double unit = ldexp(1, exponent - 24); /* the values of such a block are multiples of this: 11 bits times 8 */
   for (int i = 0; i < CH_Q8_VALUES; i++) {
     double units = fabs((double)x[i]) / unit;
     if ((double)(int32_t)units != units) return 0;
@@ -73,7 +73,7 @@ uint16_t ch_q8_round(const float x[CH_Q8_VALUES], int8_t q[CH_Q8_VALUES]) {
   return half_of(exact);
 }
 
-/* A block's values, zeros where the matrix has none. */
+/* Reads a block's values; zeros beyond the matrix. */
 static void take_block(const ch_q8_values *m, int64_t output, int64_t block, float x[CH_Q8_VALUES]) {
   int64_t first = block * CH_Q8_VALUES, left = output < m->outputs ? m->depth - first : 0;
   for (int i = 0; i < CH_Q8_VALUES; i++) x[i] = i < left ? (float)m->x[output * m->output + (first + i) * m->input] : 0;

@@ -14,7 +14,7 @@ typedef float real;
 
 typedef uint16_t ch_bf16; /* bit pattern of a bfloat16 */
 
-/* To nearest, ties to even; NaN stays NaN. Straight-line, so that loops over it vectorise. */
+/* To nearest, ties to even; NaN stays NaN. Branch-free, so that loops over it vectorize. */
 static inline ch_bf16 ch_bf16_round(float x) {
   uint32_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -29,7 +29,7 @@ static inline float ch_bf16_value(ch_bf16 b) {
   return x;
 }
 
-/* IEEE's half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
+/* Value of an IEEE half-precision number: 1 sign bit, 5 exponent bits, 10 fraction bits. */
 static inline float ch_half_value(uint16_t half) {
   uint32_t exponent = half >> 10 & 31u, fraction = half & 1023u;
   uint32_t bits = (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
@@ -39,8 +39,8 @@ static inline float ch_half_value(uint16_t half) {
   return half >> 15 ? -x : x;
 }
 
-/* The type that the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
- * norms and the loss stay in `real` whatever the compute type. */
+/* The type that the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router, norms and
+ * the loss stay in `real` for every compute type. */
 typedef enum {
   CH_COMPUTE_FP32 = 0,
   CH_COMPUTE_BF16 = 1,

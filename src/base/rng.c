@@ -20,8 +20,8 @@ uint64_t ch_rng_bits(ch_rng r, uint64_t index) {
 
 double ch_rng_uniform(ch_rng r, uint64_t index) { return unit(ch_rng_bits(r, index)); }
 
-/* Logarithm for x in (0,1), normal numbers only. Own code here and below because libm's last bit depends on the
- * machine, while plain arithmetic gives the same bits everywhere. Error about 1e-16 of the result. */
+/* Logarithm for x in (0,1), normal numbers only. Not libm's, whose last bit depends on the machine; plain arithmetic
+ * gives the same bits everywhere. Error about 1e-16 of the result. */
 static inline double logarithm(double x) {
   uint64_t bits;
   memcpy(&bits, &x, sizeof bits);
@@ -38,7 +38,7 @@ static inline double logarithm(double x) {
 
 /* Cosine and sine of 2 pi v for v in (0,1): Taylor on an eighth of the circle to either side of the nearest quarter. */
 static inline void cosine_and_sine(double v, double *cosine, double *sine) {
-  const double round = 0x1.8p52; /* adding it leaves no room for fractions */
+  const double round = 0x1.8p52; /* adding it rounds to an integer */
   double quarter = (4 * v + round) - round, a = (4 * v - quarter) * 1.57079632679489661923, z = a * a;
   double s = 1, c = 1;
   for (int k = 16; k >= 2; k -= 2) {
@@ -46,16 +46,16 @@ static inline void cosine_and_sine(double v, double *cosine, double *sine) {
     c = 1 - c * z * (1.0 / (k * (k - 1)));
   }
   s *= a;
-  /* One comparison for each choice, so that it vectorises: quarters 1 and 3 exchange the two, 1 and 2 lie left, 2 and 3
-   * below. */
+  /* One comparison per decision, so that it vectorizes: quarters 1 and 3 swap sine and cosine, x < 0 in quarters 1 and
+   * 2, y < 0 in quarters 2 and 3. */
   int odd = fabs(fabs(quarter - 2) - 1) < 0.5;
   double x = odd ? s : c, y = odd ? c : s;
   *cosine = x * (fabs(quarter - 1.5) < 1 ? -1.0 : 1.0);
   *sine = y * (fabs(quarter - 2.5) < 1 ? -1.0 : 1.0);
 }
 
-/* Pairs pair .. pair+count-1, at most GROUP: one block of random bits makes normals 2 pair and 2 pair + 1. In stages,
- * each of which the compiler vectorises. */
+/* Pairs pair .. pair+count-1, at most GROUP: one block of random bits gives normals 2 pair and 2 pair + 1. In stages
+ * that compilers vectorize. */
 enum { GROUP = 64 };
 static void normal_pairs(ch_rng r, uint64_t pair, int count, double *out) {
   double u[GROUP], v[GROUP], cosine[GROUP], sine[GROUP];
@@ -93,8 +93,8 @@ uint64_t ch_rng_below(ch_rng r, uint64_t index, uint64_t n) {
   return (uint64_t)(((unsigned __int128)ch_rng_bits(r, index) * n) >> 64);
 }
 
-/* Six Feistel rounds on the smallest even number of bits that holds n; values that land outside [0,n) walk on
- * until they land inside. At most four walks on average. */
+/* Six Feistel rounds on the smallest even number of bits that holds n; cycle walking repeats them until the value is in
+ * [0,n), on average at most four times. */
 uint64_t ch_rng_permute(ch_rng r, uint64_t index, uint64_t n) {
   if (n < 2) return index;
   int half = 1;
@@ -103,7 +103,7 @@ uint64_t ch_rng_permute(ch_rng r, uint64_t index, uint64_t n) {
   do {
     uint64_t left = index >> half, right = index & mask;
     for (uint64_t round = 0; round < 6; round++) {
-      uint64_t mixed = ch_rng_bits(r, round << 56 | right) & mask; /* half <= 32 bits: rounds never meet */
+      uint64_t mixed = ch_rng_bits(r, round << 56 | right) & mask; /* right < 2^32, so rounds use distinct inputs */
       uint64_t next = left ^ mixed;
       left = right;
       right = next;

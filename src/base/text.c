@@ -7,8 +7,8 @@
 
 static int continues(unsigned char c) { return (c & 0xC0) == 0x80; }
 
-/* Length of the well-formed character at s, 0 if there is none. The second byte's range is what excludes overlong forms
- * (after E0, F0), surrogates (after ED) and what lies above U+10FFFF (after F4). */
+/* Length of the well-formed character at s, 0 if there is none. The range of the second byte excludes overlong forms
+ * (after E0, F0), surrogates (after ED) and code points above U+10FFFF (after F4). */
 static size_t character(const unsigned char *s, size_t size) {
   unsigned char c = s[0];
   if (c < 0x80) return 1;
@@ -41,7 +41,7 @@ size_t ch_utf8_valid(const char *text, size_t size) {
 size_t ch_utf8_cut(const char *text, size_t at) {
   for (size_t back = 0; back < 4 && back < at; back++)
     if (!continues((unsigned char)text[at - back])) return at - back;
-  return at; /* not UTF-8: any place will do */
+  return at; /* not UTF-8: cut anywhere */
 }
 
 size_t ch_utf8_mark(const char *text, size_t size) { return size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0; }
@@ -67,7 +67,7 @@ static int obeyed(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-/* Fills `shown` with what means one character or byte; returns how many bytes of the text it took. */
+/* Writes one character or byte, escaped if needed, to `shown`; returns the number of bytes read. */
 static size_t show_char(const unsigned char *p, size_t size, int lines, char shown[16]) {
   size_t length = character(p, size);
   if (!length) return (size_t)(snprintf(shown, 16, "\\x%02X", p[0]) > 0);
@@ -105,11 +105,11 @@ enum { LONGEST = 64 };
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours, each 1. Words that are
- * farther apart than `farthest` are more than that, however much. */
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours, each 1. If the distance
+ * exceeds `farthest`, returns some number above `farthest`. */
 static int distance(const char *a, const char *b, int farthest) {
   int m = (int)strlen(a), n = (int)strlen(b);
-  int rows[3][LONGEST + 1]; /* the last three rows of the table, in rotation */
+  int rows[3][LONGEST + 1]; /* the last three rows of the dynamic programming table */
   if (n > LONGEST || abs(m - n) > farthest) return farthest + 1;
   for (int j = 0; j <= n; j++) rows[0][j] = j;
   for (int i = 1; i <= m; i++) {
@@ -120,12 +120,12 @@ static int distance(const char *a, const char *b, int farthest) {
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = min(now[j], before[j - 2] + 1);
       smallest_value = min(smallest_value, now[j]);
     }
-    if (smallest_value > farthest) return smallest_value; /* no later row has less */
+    if (smallest_value > farthest) return smallest_value; /* later rows cannot have a smaller value */
   }
   return rows[m % 3][n];
 }
 
-/* The nearest within `farthest` edits. */
+/* The nearest known word within `farthest` edits, or NULL. */
 static const char *nearest_word(const char *word, const char *const *known, int farthest) {
   const char *nearest = NULL;
   for (; *known; known++) {
@@ -140,9 +140,9 @@ static const char *nearest_word(const char *word, const char *const *known, int 
 const char *ch_suggest(const char *word, const char *const *known) {
   size_t length = strlen(word);
   if (!length || length > LONGEST) return NULL;
-  /* More edits make another word, not a misspelling. */
+  /* Max edits by length; with more, it is another word, not a misspelling. */
   const char *nearest = nearest_word(word, known, length < 3 ? 1 : length < 6 ? 2 : 3);
-  for (; !nearest && length >= 3 && *known; known++) /* a name cut short: "gshard" */
+  for (; !nearest && length >= 3 && *known; known++) /* an abbreviated name: "gshard" */
     if (strstr(*known, word)) nearest = *known;
   return nearest;
 }

@@ -13,7 +13,7 @@
 int ch_threads_resolve(int asked, int *threads) {
   if (asked < 0 || asked > CH_THREADS_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MAX);
-  const char *omp = getenv("OMP_NUM_THREADS"); /* batch systems set it; of a list the first number */
+  const char *omp = getenv("OMP_NUM_THREADS"); /* set by batch systems; the first number of a list */
   long said = omp ? strtol(omp, NULL, 10) : 0;
   if (!asked && said > CH_THREADS_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT, "OMP_NUM_THREADS is %.40s; must be at most %d", omp, CH_THREADS_MAX);
@@ -22,7 +22,7 @@ int ch_threads_resolve(int asked, int *threads) {
   return CHOIR_OK;
 }
 
-/* Reads OMP_STACKSIZE ("16k", "2 M", a plain number in KiB), or gives the default of threads (ulimit -s). */
+/* Reads OMP_STACKSIZE ("16k", "2 M", a plain number in KiB); default: the threads' default stack (ulimit -s). */
 static size_t stack_bytes(void) {
   const char *text = getenv("OMP_STACKSIZE");
   if (!text) text = getenv("GOMP_STACKSIZE");
@@ -44,7 +44,7 @@ static size_t stack_bytes(void) {
 }
 
 static int check_stack(void) {
-  const size_t min = (size_t)256 << 10; /* kernels take 40 KiB of it */
+  const size_t min = (size_t)256 << 10; /* kernels need 40 KiB of it */
   size_t bytes = stack_bytes();
   if (bytes >= min) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -60,12 +60,12 @@ static void *wait_for_all(void *lock) {
   return NULL;
 }
 
-/* Starts as many as OpenMP will, all at once, and lets them end. */
+/* Starts as many threads as OpenMP will, simultaneously, then lets them end. */
 static int try_to_start(int threads) {
   pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *thread;
   sigset_t before;
-  int started = 1, failed = 0; /* the calling one is there */
+  int started = 1, failed = 0; /* the calling thread */
   CH_TRY(CH_ALLOC(&thread, threads, "threads"));
   ch_signals_hold(&before);
   pthread_mutex_lock(&lock);
@@ -80,8 +80,8 @@ static int try_to_start(int threads) {
 }
 
 int ch_threads_check(int threads) {
-  static atomic_long owner; /* the process whose OpenMP has threads */
-  static atomic_int max;    /* that were started once */
+  static atomic_long owner; /* the process whose OpenMP runtime has started threads */
+  static atomic_int max;    /* max threads whose start was checked */
   long none = 0, self = (long)getpid();
   if (threads <= 1) return CHOIR_OK;
   if (!atomic_compare_exchange_strong(&owner, &none, self) && none != self)
