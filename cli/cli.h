@@ -316,7 +316,7 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config **c
 const char *cli_field(const choir_config *config, const char *key);
 int cli_count_of(const choir_config *config, const char *key);
 int cli_predicts_masked(const choir_model *model);
-/* Sets the vocabulary size to `given`; if that is 0 and the config leaves it to the data, to 32,000, and returns
+/* Sets model.vocab_size to `given`, if that is not 0. If model.vocab_size is still 0, sets it to 32,000 and returns
  * nonzero. */
 int cli_vocabulary(choir_config *config, int given);
 /* clang-format off */

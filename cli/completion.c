@@ -17,7 +17,8 @@ static void print_choices(const char *choices) {
   for (; *choices; choices++) putchar(*choices == '|' ? ' ' : *choices);
 }
 
-/* Prints all second words of verbs like "data build" for a first word; and all first words. */
+/* first: prints the second word of every verb such as "data build" with that first word. NULL: prints all first
+ * words. */
 static void print_words(const char *first) {
   const char *before = "";
   for (int i = 0; cli_verbs[i]; i++) {

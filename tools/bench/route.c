@@ -36,8 +36,8 @@ static void run_route(ch_exec *x, ch_bench_work *w) {
 
 static void run_choice(ch_exec *x, ch_bench_work *w) { w->route.router->route(x, &w->route); }
 
-/* Makes random logits with the spread of a fresh layer's, and arrays for the router's results. The case owns the
- * arrays, because the comparison happens after the executor is freed. */
+/* Allocates random logits [n,e], with the standard deviation of a newly initialized layer, and the router's output
+ * arrays. The case owns the arrays, because results are compared after the executor is freed. */
 static int make_choice(ch_bench *b, const ch_router *router, ch_bench_work *w) {
   int n = (int)b->size[0], e = (int)b->size[1];
   CH_TRY(router->check(&w->router, n, e, 0));
