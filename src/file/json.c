@@ -226,6 +226,12 @@ int ch_json_check_name(const char *name) {
   return value ? CHOIR_OK : ch_error(CHOIR_ERROR_ARGUMENT, "%s: the name must be UTF-8, for it is kept as JSON", name);
 }
 
+json_t *ch_json_numbers(const double *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; values && i < count; i++) ch_json_add(array, ch_json_number(values[i]));
+  return array;
+}
+
 json_t *ch_json_integers(const int64_t *values, int count) {
   json_t *array = json_array();
   for (int i = 0; values && i < count; i++) ch_json_add(array, json_integer(values[i]));

@@ -46,8 +46,10 @@ int ch_json_get_array(const json_t *object, const char *name, const char *key, j
 /* CHOIR_ERROR_FORMAT for a key that is not among `known` (NULL-terminated), with the most similar known key. */
 int ch_json_check_keys(const json_t *object, const char *name, const char *const *known);
 
-/* A number: null if JSON cannot represent it (NaN, infinity). An array of counts: empty if there are none. */
+/* A number: null if JSON cannot represent it (NaN, infinity). */
 json_t *ch_json_number(double value);
+/* Arrays of numbers and of counts; values NULL: empty. */
+json_t *ch_json_numbers(const double *values, int count);
 json_t *ch_json_integers(const int64_t *values, int count);
 
 /* A file name as JSON, for people: JSON is UTF-8 but names are arbitrary bytes, so invalid ones are shown as in

@@ -7,12 +7,6 @@
 #include "moe/router.h"
 #include "pages/inspect.h"
 
-static json_t *numbers(const double *values, int count) {
-  json_t *array = json_array();
-  for (int i = 0; i < count; i++) ch_json_add(array, ch_json_number(values[i]));
-  return array;
-}
-
 /* A ratio whose denominator may be 0. */
 static json_t *share(int64_t part, int64_t whole) { return json_real(whole ? (double)part / (double)whole : 0); }
 
@@ -123,9 +117,9 @@ static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tok
   ch_json_put(layer, "load", ch_json_integers(s->load, e));
   ch_json_put(layer, "demand", ch_json_integers(s->demand, e));
   ch_json_put(layer, "over_capacity", over_capacity(s));
-  ch_json_put(layer, "gate", numbers(s->gate, e));
-  ch_json_put(layer, "threshold", numbers(s->threshold, e));
-  ch_json_put(layer, "cutoff", numbers(s->cutoff, e));
+  ch_json_put(layer, "gate", ch_json_numbers(s->gate, e));
+  ch_json_put(layer, "threshold", ch_json_numbers(s->threshold, e));
+  ch_json_put(layer, "cutoff", ch_json_numbers(s->cutoff, e));
   ch_json_put(layer, "overlap", overlap(s));
   ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_get_frequent, buffer, top));
   ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_get_typical, buffer, top));

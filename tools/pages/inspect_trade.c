@@ -119,12 +119,6 @@ void ch_trade_free(ch_inspection *inspection) {
   free(inspection->trade);
 }
 
-static json_t *numbers(const double *values, int count) {
-  json_t *array = json_array();
-  for (int i = 0; i < count; i++) ch_json_add(array, json_real(values[i]));
-  return array;
-}
-
 json_t *ch_trade_json(const ch_inspection *inspection, int cache) {
   json_t *curve = json_array();
   for (int p = 0; p < inspection->trade_points; p++) {
@@ -136,7 +130,7 @@ json_t *ch_trade_json(const ch_inspection *inspection, int cache) {
     ch_json_put(point, "perplexity", ch_json_number(at->perplexity));
     ch_json_put(point, "hit_rate", ch_ratio_json(at->hits[inspection->layers]));
     ch_json_put(point, "layers", layers);
-    if (at->lowered) ch_json_put(point, "lowered", numbers(at->lowered, inspection->layers));
+    if (at->lowered) ch_json_put(point, "lowered", ch_json_numbers(at->lowered, inspection->layers));
     ch_json_add(curve, point);
   }
   return json_pack("{s:i, s:o}", "cache", cache, "curve", curve);
