@@ -38,7 +38,7 @@ const char *ch_isa_name(ch_isa isa) {
   return names[isa];
 }
 
-int ch_machine_check_wish(void) {
+int ch_machine_check_isa(void) {
   const char *requested = getenv("CHOIR_ISA");
   for (ch_isa isa = CH_ISA_GENERIC; isa <= CH_ISA_AVX512; isa++)
     if (!requested || !*requested || !strcmp(requested, ch_isa_name(isa))) return CHOIR_OK;

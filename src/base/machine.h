@@ -13,7 +13,7 @@ ch_isa ch_machine_isa(void);
 const char *ch_isa_name(ch_isa isa);
 
 /* CHOIR_ERROR_ARGUMENT if CHOIR_ISA names no instruction set, so that a typo cannot silently select another one. */
-int ch_machine_check_wish(void);
+int ch_machine_check_isa(void);
 
 /* Nonzero when bf16 products run in hardware: avx512_bf16 or AMX; on arm64 bfdot, unless CHOIR_ISA=generic. */
 int ch_machine_has_bf16(void);

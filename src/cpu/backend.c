@@ -38,7 +38,7 @@ static void fill_cpu(ch_ops *ops, ch_compute compute) {
 }
 
 static int cpu_supports(ch_compute compute, int emulate) {
-  CH_TRY(ch_machine_check_wish());
+  CH_TRY(ch_machine_check_isa());
   if (compute == CH_COMPUTE_BF16 && !emulate && !ch_machine_has_bf16())
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16, AMX or bfdot); use fp32, which is "

@@ -18,7 +18,7 @@
 #include "model/config.h"
 
 /* Official sets have a few malformed rows; many mean that the file has another format. */
-static int judge(const ch_rows *rows) {
+static int check_rows(const ch_rows *rows) {
   if (!rows->lines) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no rows", rows->name);
   if ((rows->malformed <= 1 || rows->malformed <= rows->lines / 100) && rows->count) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRId64 " of %" PRId64 " rows are malformed for task %s; the first, %s",
@@ -29,7 +29,7 @@ int ch_rows_parse(const choir_task *task, const char *name, const char *text, si
                   ch_rows *rows) {
   *rows = (ch_rows){.task = task, .name = name};
   int code = task->jsonl ? ch_jsonl_rows(rows, text, size, labelled) : ch_tsv_rows(rows, text, size, labelled);
-  if (!code) code = judge(rows);
+  if (!code) code = check_rows(rows);
   if (code) ch_rows_free(rows);
   return code;
 }

@@ -162,7 +162,7 @@ static int search(const choir_config *config, const choir_model_options *options
 }
 
 /* Checks that all ranks have the same config and settings of the layout. */
-static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
+static int check_same(const choir_config *config, const choir_ranks *ranks) {
   const ch_fact facts[] = {{"config", ch_config_hash(config)},
                            {"number of replicas", (uint64_t)ranks->replicas},
                            {"number of hidden shards", (uint64_t)ranks->hidden},
@@ -176,7 +176,7 @@ int ch_layout_choose(const choir_config *config, const choir_model_options *opti
   ch_layout l;
   int found;
   *why = 0;
-  CH_TRY(told_the_same(config, ranks));
+  CH_TRY(check_same(config, ranks));
   if (ranks->comm->size == 1 || ranks->replicas || ranks->hidden || ranks->dense_sharded) return CHOIR_OK;
   const rank_memory local = {.machine = machine_number(),
                              .allowed = (int64_t)ch_machine_available_memory(),

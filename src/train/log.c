@@ -42,7 +42,7 @@ static int end_of_lines(int fd, const char *path, int64_t bytes, int64_t *end) {
 
 /* How much of a file of `size` bytes is kept: `*bytes`, which must be the end of a line; if it is CH_LOG_LINES, all
  * complete lines. */
-static int judge(int fd, const char *path, int64_t size, int64_t *bytes) {
+static int check_length(int fd, const char *path, int64_t size, int64_t *bytes) {
   char last = '\n';
   if (*bytes == CH_LOG_LINES) return end_of_lines(fd, path, size, bytes);
   if (size < *bytes)
@@ -69,10 +69,10 @@ int ch_log_check(const char *path, int64_t bytes) {
   int there, fd;
   int64_t size = 0;
   CH_TRY(ch_regular_exists(path, &there));
-  if (!there) return bytes > 0 ? judge(-1, path, 0, &bytes) : CHOIR_OK;
+  if (!there) return bytes > 0 ? check_length(-1, path, 0, &bytes) : CHOIR_OK;
   CH_TRY(ch_open_regular(path, O_RDONLY, &fd));
   int code = size_of(fd, path, &size);
-  if (!code) code = judge(fd, path, size, &bytes);
+  if (!code) code = check_length(fd, path, size, &bytes);
   close(fd);
   return code;
 }
@@ -99,7 +99,7 @@ static int begin_log(ch_log *log, int there, int64_t bytes) {
   int others;
   if (!there) CH_TRY(ch_sync_parent(log->path)); /* checkpoints rely on the file's existence after a loss of power */
   CH_TRY(size_of(log->fd, log->path, &size));
-  CH_TRY(judge(log->fd, log->path, size, &bytes));
+  CH_TRY(check_length(log->fd, log->path, size, &bytes));
   CH_TRY(ch_has_other_names(log->fd, log->path, &others));
   log->bytes = bytes;
   if (others) return leave_others(log, bytes);

@@ -45,9 +45,8 @@ static void compare(const choir_model *model) {
   ch_notice(
       "layer %d: threshold routing assigns %.2f experts per token, and router '%s' itself, as in training, %.2f; %d of "
       "%d MoE layers differ by more than 10 %%. The model is served at another cost than it was trained at, so its "
-      "loss "
-      "with threshold routing does not compare at equal FLOPs. Possible causes: a very short training, a text unlike "
-      "that of training, or a router that does not rank by its scores (docs/adding-a-router.md)",
+      "loss with threshold routing does not compare at equal FLOPs. Possible causes: a very short training, a text "
+      "unlike that of training, or a router that does not rank by its scores (docs/adding-a-router.md)",
       layer_number(model, worst), experts[1][worst], model->net.router->name, experts[0][worst], beyond, layers);
 }
 

@@ -53,7 +53,7 @@ static const variant variants[] = {
     {"capped_expert_choice", "router.solver=dykstra router.solver_stages=4"},
     {"base", ""},
     {"own_balance", "accumulate=2"},
-    {"own_least", ""},
+    {"own_min", ""},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 

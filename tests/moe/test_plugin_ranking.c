@@ -35,7 +35,7 @@ static void cutoffs_serve_as_many_tokens(void **state) {
   test_ok(choir_router_register_experts(&own_min));
   for (int sign = -1; sign <= 1; sign += 2)
     for (int seed = 0; seed < 8; seed++) {
-      ch_router_spec o = test_router("own_least");
+      ch_router_spec o = test_router("own_min");
       o.plugin_options[0] = sign;
       fill_scores(scores, N, E, 10 + (uint64_t)seed);
       seen_routing chosen, served;
@@ -269,7 +269,7 @@ static void serves_as_trained(void **state) {
 
 static void token_by_token(void **state) {
   enum { T = 12 };
-  choir_config c = model_config("own_least");
+  choir_config c = model_config("own_min");
   choir_model *model = model_new(&c, "cpu", "fp32");
   choir_session *session;
   int32_t tokens[T];

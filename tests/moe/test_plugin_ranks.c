@@ -60,7 +60,7 @@ static int step_alike(const ch_comm *comm, void *context) {
 
 static void same_on_ranks(void **state) {
   of_one = mmap(NULL, sizeof *of_one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  const char *const names[] = {"own_ec", "own_least", "own_top2", "own_bias", "own_balance"};
+  const char *const names[] = {"own_ec", "own_min", "own_top2", "own_bias", "own_balance"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     for (int size = 1; size <= 4; size *= 2)
       if (forked_run(size, 0, step_alike, (void *)names[i])) fail_msg("%s: %d ranks", names[i], size);

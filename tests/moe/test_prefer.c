@@ -215,7 +215,7 @@ static void lowered_thresholds(void **state) {
 }
 
 static void refusals(void **state) {
-  static const char *const names[] = {"hash", "kmeans", "base", "dense", "random", "own_least"};
+  static const char *const names[] = {"hash", "kmeans", "base", "dense", "random", "own_min"};
   test_ok(choir_router_register_experts(&own_min));
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const ch_router *router = ch_router_find(names[i]);

@@ -83,7 +83,7 @@ static const choir_plugin_router own_ec = {.name = "own_ec",
                                            .capacity_factor = 2,
                                            .choose = best_tokens};
 static const choir_experts_choose own_min = {.common = {.size = sizeof(choir_experts_choose),
-                                                        .name = "own_least",
+                                                        .name = "own_min",
                                                         .summary = "takes the tokens of the lowest scores",
                                                         .options = {{.name = "sign", .value = -1}},
                                                         .choose = min_tokens,

@@ -89,7 +89,7 @@ static void refuses_functions_of_plugins(void **state) {
     const char *name;
     int code;
   } cases[] = {{"own_ec", CHOIR_OK},
-               {"own_least", CHOIR_ERROR_UNSUPPORTED},
+               {"own_min", CHOIR_ERROR_UNSUPPORTED},
                {"own_top2", CHOIR_ERROR_UNSUPPORTED},
                {"own_bias", CHOIR_ERROR_UNSUPPORTED}};
   register_plugin_routers();
