@@ -29,8 +29,8 @@ typedef struct ch_product {
 enum { CH_PANEL_COLUMNS = 64 };
 
 /* Whether a bf16 product can multiply pairs of elements adjacent in depth, read in place if they are adjacent in
- * memory. Depends on the shape but not on the number of rows. (A transposed left operand of one column counts as such a
- * row, whatever its depth.) */
+ * memory. Depends on the shape but not on the number of rows. (A transposed left operand of one column is excluded: its
+ * elements are adjacent, so it would be read in place, but its depth may be odd.) */
 static inline int ch_product_in_pairs(const ch_product *p) {
   int left = p->trans_a ? p->lda > 1 : p->k % 2 == 0 && p->lda % 2 == 0;
   return left && (!p->trans_b || (p->k % 2 == 0 && p->ldb % 2 == 0));

@@ -8,11 +8,11 @@
 typedef struct ch_peak {
   int threads;
   double fp32_gflops;    /* fused multiply-adds of the widest vectors in use */
-  double bf16_gflops;    /* vdpbf16ps or AMX tiles, whichever is faster; 0 if the CPU has neither */
+  double bf16_gflops;    /* of bf16_unit; 0 if the CPU has no bf16 instructions */
   double read_gbs;       /* main memory, reading */
   double triad_gbs;      /* main memory, a = b + s c */
   const char *isa;       /* generic, avx2, avx512 */
-  const char *bf16_unit; /* none, avx512_bf16, amx, bfdot */
+  const char *bf16_unit; /* the fastest of avx512_bf16, amx, bfdot, avx512 (bf16 widened to fp32); or none */
 } ch_peak;
 
 typedef struct ch_backend {
@@ -27,7 +27,7 @@ typedef struct ch_backend {
   int *device;
   int (*describe)(int number, char *text, size_t size);
   /* Measures peak rates for about `seconds`. If `memory` is set, half of the time goes to main memory, with 768 MiB of
-   * buffers; otherwise its rates are 0. CHOIR_ERROR_MEMORY. NULL: not implemented by the backend. */
+   * buffers; otherwise its rates are 0. CHOIR_ERROR_MEMORY. NULL: this backend has no way to measure them. */
   int (*peak)(int threads, double seconds, int memory, ch_peak *peak);
 } ch_backend;
 
@@ -39,9 +39,9 @@ int ch_backend_register(const ch_backend *backend);
  * known backends and a remedy. */
 const ch_backend *ch_backend_find(const char *name);
 
-/* Measures the peak rates of backend `name`'s hardware; all 0 if not implemented. threads 0: all CPUs of the process.
- * CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this machine cannot
- * run it. */
+/* Measures the peak rates of backend `name`'s hardware; all 0 if the backend cannot measure them. threads 0: all CPUs
+ * of the process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0; CHOIR_ERROR_UNSUPPORTED: this
+ * machine cannot run it. */
 int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak);
 
 /* The first listed backend that computes in host memory. */

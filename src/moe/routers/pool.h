@@ -5,7 +5,7 @@
 #include "moe/router.h"
 
 /* The pools of one call. "batch", "sequence" and "group" cut the tokens into runs; "position" puts the tokens at the
- * same position of all sequences into one pool. "Lined up" means sorted by pool. */
+ * same position of all sequences into one pool. */
 typedef struct ch_pools {
   int count;
   int *begin; /* [count+1] host: indices into the tokens sorted by pool */
@@ -14,7 +14,8 @@ typedef struct ch_pools {
   int total;  /* sum of k */
 } ch_pools;
 
-/* Refuses pools with fewer than k = n c / e tokens, for every capacity factor of the options. */
+/* Checks, for every capacity factor of the options, that a pool of n tokens has k = n c / e of them for each expert,
+ * k >= 1, and at least as many tokens as experts. */
 int ch_pools_check(const ch_router_spec *o, int n, int e, int sequence_length);
 
 /* Max slots of n tokens, with capacity factor c. */

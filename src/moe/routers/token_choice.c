@@ -123,7 +123,7 @@ int ch_token_choice_slots(const ch_router_spec *o, int n, int e, int sequence_le
 }
 
 int ch_token_choice_max_slots(const ch_router_spec *o, int n, int e, int sequence_length) {
-  double factor = ch_router_factor_max(o); /* 0: room for all */
+  double factor = ch_router_factor_max(o); /* 0: unlimited */
   int64_t max_slots = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e + o->null_experts) * e,
           asked = ch_token_choice_slots(o, n, e, sequence_length);
   return (int)(factor > 0 && max_slots < asked ? max_slots : asked);
