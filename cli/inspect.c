@@ -169,8 +169,8 @@ static int print_trade(const ch_inspection *inspection) {
   cli_table table;
   putchar('\n');
   cli_print(2,
-            "trade: a token takes as many experts as before, from so many candidates (among), and first those that an "
-            "LRU cache of %d experts in each layer has",
+            "trade: loss and hit rate of an LRU cache of %d experts in each layer, if a token chooses its usual number "
+            "of experts from more candidates (among), cached experts first",
             o.cache);
   cli_table_begin(&table, 2, "among>|hits>||loss>|change>|perplexity>");
   for (int p = 0; p < inspection->trade_points; p++) {

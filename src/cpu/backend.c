@@ -42,7 +42,7 @@ static int cpu_supports(ch_compute compute, int emulate) {
   if (compute == CH_COMPUTE_BF16 && !emulate && !ch_machine_has_bf16())
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16, AMX or bfdot); use fp32, which is "
-                    "as fast here, or ask for emulation, which saves memory and writes text faster");
+                    "as fast here, or ask for emulation, which saves memory and generates text faster");
   return CHOIR_OK;
 }
 

@@ -145,7 +145,7 @@ int choir_model_force_routing(choir_model *model, int B, int T, const uint8_t *a
       return ch_error(
           CHOIR_ERROR_UNSUPPORTED,
           "forced routing: the gates of router '%s' are not scores of a token and an expert, so they do not "
-          "go with other choices; routers as expert_choice and topk take it",
+          "fit other choices; use a router whose gates are scores, such as expert_choice or topk",
           model->net.router->name);
     if (B < 1 || T < 1 || (int64_t)B * T > INT32_MAX / e)
       return ch_error(CHOIR_ERROR_ARGUMENT, "forced routing: %d sequences of %d tokens cannot be routed at once", B, T);

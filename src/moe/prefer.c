@@ -13,7 +13,7 @@ int ch_prefer_check(const ch_router *router) {
   if (ranks && (router->gates == CHOIR_GATES_SCORE || router->gates == CHOIR_GATES_SHARE)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "router '%s' does not rank the experts of a token by scores that are its gates, so no other experts "
-                  "can replace them; routers as expert_choice and topk do",
+                  "can replace them; use a model with a router that does, such as expert_choice or topk",
                   router->name);
 }
 

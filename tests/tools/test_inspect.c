@@ -393,14 +393,15 @@ static void trade(void **state) {
   check_trade("topk", (const int[]){3, 4}, 3);
   program_must("choir stats topk --text corpus.txt --tokens 300 --cache 2 --among 3");
   assert_non_null(strstr(program_output, "an LRU cache of 2 experts"));
-  program_refuses(1, "a cache of 5 experts: must be 1 to 4", "choir stats run --text corpus.txt --cache 5 --among 3");
-  program_refuses(1, "more than its 2, and at most 4", "choir stats run --text corpus.txt --cache 2 --among 2");
-  program_refuses(1, "a cache of 0 experts", "choir stats run --text corpus.txt --among 3");
-  program_refuses(1, "from more than its 2, and at most 4", "choir stats topk --text corpus.txt --cache 2 --among 2");
-  program_refuses(1, "among 0 experts", "choir stats run --text corpus.txt --cache 2");
+  program_refuses(1, "cache is 5: must be 1 to 4", "choir stats run --text corpus.txt --cache 5 --among 3");
+  program_refuses(1, "among is 2: must be above 2", "choir stats run --text corpus.txt --cache 2 --among 2");
+  program_refuses(1, "cache is 0", "choir stats run --text corpus.txt --among 3");
+  program_refuses(1, "above 2, the experts per token of router 'topk', and at most 4",
+                  "choir stats topk --text corpus.txt --cache 2 --among 2");
+  program_refuses(1, "among is 0", "choir stats run --text corpus.txt --cache 2");
   program_refuses(1, "router 'hash' does not rank", "choir stats hash --text corpus.txt --cache 2 --among 3");
   program_refuses(1, "model.attention is bidirectional", "choir stats masked --text corpus.txt --cache 2 --among 3");
-  program_refuses(1, "the routing must be threshold",
+  program_refuses(1, "omit routing, or set it to threshold",
                   "choir stats run --text corpus.txt --cache 2 --among 3 --routing batch");
 }
 

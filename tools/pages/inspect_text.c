@@ -32,8 +32,7 @@ static int begin_inspection(const choir_model *model, const ch_text_tokens *text
   if (o->mask_ratio != 0 && config->train.objective != CH_MASKED_DIFFUSION)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
-        "a mask ratio of %g with train.objective %s: only models of masked_diffusion have mask ratios; omit it "
-        "out",
+        "a mask ratio of %g with train.objective %s: only models of masked_diffusion have mask ratios; omit it",
         o->mask_ratio, ch_objectives[config->train.objective]);
   if (!(o->mask_ratio >= 0 && o->mask_ratio <= 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a mask ratio of %g: must be a number from 0 to 1", o->mask_ratio);

@@ -21,19 +21,18 @@ int ch_trade_check(const choir_model *model, const ch_inspect_options *o) {
   if (ch_config_bidirectional(&choir_model_config(model)->model)) return choir_model_check_causal(model);
   CH_TRY(ch_prefer_check(router));
   if (o->cache < 1 || o->cache > e)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "a cache of %d experts: must be 1 to %d, the experts of a layer", o->cache,
-                    e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "cache is %d: must be 1 to %d, the experts of a layer", o->cache, e);
   if (o->among <= own || o->among > e)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
-        "among %d experts: a token of router '%s' chooses from more than its %d, and at most %d, the experts "
-        "of a layer",
-        o->among, router->name, own, e);
+        "among is %d: must be above %d, the experts per token of router '%s', and at most %d, the experts of a layer",
+        o->among, own, router->name, e);
   if (o->routing && strcmp(o->routing, "threshold"))
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "routing '%s' with a cache of experts: a token's choice depends on the tokens before it, so the "
-                    "routing must be threshold",
-                    o->routing);
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "routing '%s' with a cache of experts: a token's choice depends on the tokens before it; omit routing, "
+        "or set it to threshold",
+        o->routing);
   return CHOIR_OK;
 }
 
