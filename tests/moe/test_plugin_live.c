@@ -2,11 +2,17 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "file/temporary.h"
+#include "file/dir.h"
 #include "model_testing.h"
 #include "moe/plugin.h"
 #include "plugin_routers.h"
 #include "train/run.h"
+
+static char directory[] = "/tmp/test_plugin_XXXXXX";
+
+static int make_directory(void **state) { return !mkdtemp(directory); }
+
+static int remove_directory(void **state) { return ch_dir_remove(directory); }
 
 static int calls_left; /* of `failing_observe`, until it fails; negative: never */
 
@@ -22,11 +28,8 @@ static void observe_ends_its_step(void **state) {
   router.name = "forgetful";
   router.observe = failing_observe;
   test_ok(choir_router_register(&router));
-  char checkpoint[] = "/tmp/test_plugin_XXXXXX", removal[64];
-  assert_non_null(mkdtemp(checkpoint));
-  snprintf(removal, sizeof removal, "rm -r %s", checkpoint);
   for (int variant = 0; variant < 4; variant++) {
-    const char *const names[] = {"0", "1", "2", "3"}, *saved = CH_IN(checkpoint, names[variant]);
+    const char *const names[] = {"0", "1", "2", "3"}, *saved = CH_IN(directory, names[variant]);
     choir_trainer *trainer;
     choir_trainer_result r;
     int32_t tokens[MODEL_B * MODEL_T];
@@ -45,7 +48,7 @@ static void observe_ends_its_step(void **state) {
     assert_int_equal(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT);
     assert_string_equal(choir_error_message(), variant % 2 ? "layer 3: router 'forgetful': there is no tea"
                                                            : "layer 1: router 'forgetful': there is no tea");
-    const char *lost = CH_IN(checkpoint, "lost");
+    const char *lost = CH_IN(directory, "lost");
     assert_int_equal(choir_trainer_save(trainer, NULL, lost), CHOIR_ERROR_ARGUMENT);
     assert_non_null(strstr(choir_error_message(), "step 2 ended between"));
     assert_int_equal(choir_model_save(model, NULL, lost), CHOIR_ERROR_ARGUMENT);
@@ -57,16 +60,12 @@ static void observe_ends_its_step(void **state) {
     choir_trainer_free(trainer);
     choir_model_free(model);
   }
-  assert_int_equal(system(removal), 0);
 }
 
 /* A checkpoint goes on with the version of the router that it was trained by. */
 static void another_version(void **state) {
   choir_plugin_router router = own_top2;
-  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
-  assert_non_null(mkdtemp(directory));
-  snprintf(path, sizeof path, "%s/checkpoint", directory);
-  snprintf(removal, sizeof removal, "rm -r %s", directory);
+  const char *path = CH_IN(directory, "dated");
   router.name = "dated", router.version = "1";
   test_ok(choir_router_register(&router));
   choir_trainer *trainer, *other;
@@ -89,7 +88,6 @@ static void another_version(void **state) {
   choir_model_free(loaded);
   choir_trainer_free(trainer);
   choir_model_free(model);
-  assert_int_equal(system(removal), 0);
 }
 
 static uint64_t outcome_of(choir_trainer *trainer, choir_model *model, const int32_t *tokens) {
@@ -165,10 +163,7 @@ static void option_that_is_gone(void **state) {
  * now: also with what the router learned, but for its rule. */
 static void started_from_a_checkpoint(void **state) {
   choir_plugin_router router = own_bias;
-  char directory[] = "/tmp/test_plugin_XXXXXX", path[64], removal[64];
-  assert_non_null(mkdtemp(directory));
-  snprintf(path, sizeof path, "%s/checkpoint", directory);
-  snprintf(removal, sizeof removal, "rm -r %s", directory);
+  const char *path = CH_IN(directory, "ageing");
   router.name = "ageing", router.version = "1";
   test_ok(choir_router_register(&router));
   choir_trainer *trainer;
@@ -193,8 +188,7 @@ static void started_from_a_checkpoint(void **state) {
   choir_model_free(started);
   choir_trainer_free(trainer);
   choir_model_free(model);
-  assert_int_equal(system(removal), 0);
 }
 
-TEST_MAIN(NULL, NULL, observe_ends_its_step, another_version, defined_anew, option_that_is_gone,
+TEST_MAIN(make_directory, remove_directory, observe_ends_its_step, another_version, defined_anew, option_that_is_gone,
           started_from_a_checkpoint)

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "choir/trainer.h"
+#include "file/dir.h"
 #include "model_testing.h"
 #include "train/step.h"
 
@@ -103,9 +104,9 @@ static void targets_may_be_few(void **state) {
 
 /* Saved and resumed is as never stopped, bit for bit, and the checkpoint is one that models are loaded from. */
 static void saves_and_resumes(void **state) {
-  char directory[] = "/tmp/choir-trainer-XXXXXX", path[64];
+  char directory[] = "/tmp/choir-trainer-XXXXXX";
   assert_non_null(mkdtemp(directory));
-  snprintf(path, sizeof path, "%s/model", directory);
+  const char *path = CH_IN(directory, "model");
   choir_config c = config_of("expert_choice");
   c.train.accumulate = 2;
   int32_t tokens[2 * TOKENS];
@@ -132,9 +133,7 @@ static void saves_and_resumes(void **state) {
   choir_trainer_free(other);
   for (int i = 0; i < 2; i++) choir_model_free(model[i]);
   choir_model_free(read);
-  char command[96];
-  snprintf(command, sizeof command, "rm -r %s", directory);
-  assert_int_equal(system(command), 0);
+  test_ok(ch_dir_remove(directory));
 }
 
 static void resume_within(void *trainer, const choir_routing *routing) {
