@@ -43,6 +43,19 @@ int ch_import_defaults(json_t *root);
 int ch_import_refuse_pickle(const char *from);
 int ch_import_refuse_pickled_folder(const char *folder, const char *weights);
 
+/* Where a checkpoint's tokenizer comes from. */
+typedef struct ch_tokenizer_source {
+  const char *from;              /* the imported folder or file */
+  const struct ch_gguf_in *gguf; /* the GGUF file; NULL: a folder */
+  const char *named;             /* a tokenizer file that the user names, used instead; or NULL */
+  int64_t eos;                   /* the token that ends a text; -1: config.json does not say */
+  int vocab;                     /* number of tokens of the model */
+} ch_tokenizer_source;
+
+/* Writes CHECKPOINT/tokenizer.model. A tokenizer that the user names must be usable. The model's own is left out, with
+ * a notice, if it would change texts or belongs to another model. *added: the checkpoint has a tokenizer. */
+int ch_import_add_tokenizer(const ch_tokenizer_source *source, const char *checkpoint, int *added);
+
 /* Reads tokenizer.json of Hugging Face's tokenizers: byte-level BPE is kept, other BPE is converted to an equivalent
  * SentencePiece model. eos: id of the token that ends a text; -1: found by its usual name. tokens: the model's number
  * of tokens, which may be larger than the file's with byte-level BPE. CHOIR_ERROR_UNSUPPORTED names a field that cannot
