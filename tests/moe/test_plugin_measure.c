@@ -1,11 +1,9 @@
 /* What a plug-in looks at is measured before it routes anything (ch_plugin_measure). */
 #include "model_testing.h"
+#include "plugin_routers.h"
 
 enum { N = 24, E = 4 };
 
-static void fill_scores(float *scores, int n, int e, uint64_t seed) {
-  for (int i = 0; i < n * e; i++) scores[i] = (float)ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 7), (uint64_t)i);
-}
 /* Experts by the token's number alone, which is its own when it is measured alone, too. */
 static int draw(void *context, const choir_plugin_call *call, uint8_t *chosen) {
   for (int t = 0; t < call->n; t++)

@@ -6,10 +6,6 @@
 
 enum { N = 24, E = 4 };
 
-static void fill_scores(float *scores, int n, int e, uint64_t seed) {
-  for (int i = 0; i < n * e; i++) scores[i] = (float)ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 7), (uint64_t)i);
-}
-
 /* Every fifth token is padding. */
 static void fill_valid(uint8_t *valid) {
   for (int t = 0; t < N; t++) valid[t] = t % 5 != 3;

@@ -6,6 +6,11 @@
 #include "choir/plugin.h"
 #include "testing.h"
 
+/* Scores [n,e], uniform on (0,1). */
+static inline void fill_scores(float *scores, int n, int e, uint64_t seed) {
+  for (int i = 0; i < n * e; i++) scores[i] = (float)ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 7), (uint64_t)i);
+}
+
 /* Each expert's `capacity` tokens of the largest sign * score, of equal ones the earlier. */
 static inline int pick_tokens(const choir_plugin_call *call, uint8_t *chosen, float sign) {
   for (int i = 0; i < call->e; i++)
