@@ -76,9 +76,9 @@ static const cli_option options[] = {
     {0}};
 
 CLI_VERB(calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1,
-         "adapt the thresholds to a kind of text, or to another number of experts per token",
+         "adapt the routing thresholds to a kind of text, or to another number of experts per token",
          "Use it for an expert-choice model that will process text unlike its training data, or that should run with "
          "fewer experts per token. The text is routed with batch routing, and each expert's mean cut-off score becomes "
-         "its threshold. For router quantile_balanced, the prices become those that balance the loads on this text. "
+         "its threshold. For router quantile_balanced, the biases become those that balance the loads on this text. "
          "Weights do not change.\n\n"
          "Example: choir calibrate run --text code.txt --out run-for-code");

@@ -292,11 +292,13 @@ int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 on a CPU without bf16 instructions; it saves memory, not time", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
   {"replicas", "R", CLI_INT, &cli_replicas, "0",                                                                       \
-   "data parallelism: number of replicas of the experts (MPI); 0: training chooses it, other commands use 1", 0}, \
+   "MPI, data parallelism: number of copies of the experts; 0: chosen for training, 1 in other commands", 0},           \
   {"hidden", "H", CLI_INT, &cli_hidden, "0",                                                                           \
-   "tensor parallelism: number of shards into which each expert's hidden width is cut (MPI); 0: training chooses it, other commands use 1", 0},                        \
+   "MPI, tensor parallelism: number of parts into which each expert's hidden layer is split; 0: chosen for "            \
+   "training, 1 in other commands", 0},                                                                                \
   {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
-   "keep each dense matrix on one rank and prefetch it on the others, as ZeRO-3 does (MPI); it saves memory", 0},      \
+   "MPI: keep each matrix outside of the experts on one rank, and prefetch it on the others, as ZeRO-3 does; it "       \
+   "saves memory", 0},                                                                                                 \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
    "exit with status 4 when another rank has been silent for S seconds (MPI); 0: never", 0},              \
   {"verbose-ranks", NULL, CLI_FLAG, &cli_verbose_ranks, NULL,                                                          \

@@ -289,7 +289,7 @@ static const cli_option stats_options[] = {
 
 CLI_VERB_OF(
     stats, "stats", "RUN|CHECKPOINT", 1, 1,
-    "print how the routers route a text: experts per token, load, overlap, tokens of each expert",
+    "print how the routers route a text: experts per token; load and tokens of each expert, and tokens that it shares",
     "RUN stands for its best checkpoint. For every MoE layer, the output has the number of tokens by number of "
     "experts, and for each expert:\n- its load, and the load that it should have\n- the number of tokens that selected "
     "it beyond its capacity\n- its mean gate\n- its cut-off score in this text, and the threshold from training\n- the "

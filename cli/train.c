@@ -191,12 +191,12 @@ static int run_train(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory, for config.json, metrics.jsonl and checkpoints/", 1},
     {"config", "FILE", CLI_SMALL, &config_name, NULL,
-     "JSON config, or a name that 'choir configs' lists; required without --resume and --init-from", 0},
+     "JSON config, or a name that 'choir configs' lists; required unless --resume or --init-from is given", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; required without --resume", 0},
     {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
      "start with the weights of a run or checkpoint, and with its config unless --config is given. If the config "
-     "has another router, the experts' weights are kept. The experts of a dense model start as copies of its "
-     "feed-forward layers (upcycling)",
+     "has another router, the experts' weights are kept. If the weights are those of a dense model, every expert "
+     "starts as a copy of its feed-forward layer (upcycling)",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue RUN from its newest checkpoint, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
@@ -206,8 +206,7 @@ static const cli_option options[] = {
      "stop after N evaluations without a lower held-out loss; 0: never. With --resume, give it again", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL,
      "stop after M minutes, save, and exit with status 0; 0: no limit. If train.cooldown_steps is a share, such as "
-     "0.2, the "
-     "learning rate falls during that share of the M minutes",
+     "0.2, the learning rate falls during the last 0.2 of the M minutes",
      0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "when the disk is full, keep training for up to M minutes, then stop", 0},
@@ -218,8 +217,8 @@ static const cli_option options[] = {
     {0}};
 
 CLI_VERB(train, "train", "", 0, 0, "train a model",
-         "Prints the memory that the run needs, then the progress: one line that is updated on a terminal, or else a "
-         "line every ten seconds. RUN/metrics.jsonl records every step.\n\n"
+         "Prints the memory that the run needs, then the progress: on a terminal one line that is updated, otherwise "
+         "a line every ten seconds. RUN/metrics.jsonl records every step. Brackets show an option's default.\n\n"
          "Ctrl-C finishes the step, saves, evaluates, and exits with status 3; so do SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 "
          "and SIGXCPU. A second signal ends the program at once.\n\n"
          "Under mpirun or srun, all processes train one model, and rank 0 prints. The number of processes must divide "
