@@ -52,7 +52,7 @@ def placed(path):
     """The page that a file of the tree becomes, or None."""
     if path in ROOT_PAGES:
         return ROOT_PAGES[path] + ".md"
-    inside = re.fullmatch(r"docs/([^/]+\.md|[^/]+\.png)", path)
+    inside = re.fullmatch(r"docs/([^/]+\.md|.+\.(?:png|svg))", path)
     return inside[1] if inside else None
 
 
@@ -178,9 +178,9 @@ def stage(folder, choir):
     docs.mkdir()
     for path in [*ROOT_PAGES, *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]:
         (docs / placed(path)).write_text(page(path), encoding="utf-8")
-    for path in [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs" / "results").glob("*.svg")]:
-        target = docs / placed(str(path.relative_to(ROOT)))
-        target.parent.mkdir(exist_ok=True)
+    for path in [*(ROOT / "docs").rglob("*.png"), *(ROOT / "docs").rglob("*.svg")]:
+        target = docs / placed(path.relative_to(ROOT).as_posix())
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     for name, text in [("commands", commands(choir)), ("c-reference", c_reference()),
                        ("python-reference", python_reference())]:  # fmt: skip

@@ -1,5 +1,8 @@
-"""What packages of choir say: the licences of other people's libraries in them, and who publishes them."""
+"""What packages of choir say: the licences of other people's libraries in them, and who publishes them; and the pictures
+of the site."""
 
+import importlib.util
+import os
 import pathlib
 import re
 import shutil
@@ -113,6 +116,31 @@ class Publisher(unittest.TestCase):
         for line in ("Author-email: Anna <anna@choir.test>", "Project-URL: Homepage, https://choir.test", "Project-URL: Source, https://choir.test/git"):
             self.assertIn(line, told)
         self.assertFalse(any("example.org" in line for line in told))
+
+class Site(unittest.TestCase):
+    def test_pictures_are_copied_and_shown(self):
+        """docs/site.py copies pictures from docs/ and from its folders; links lead to the copies."""
+        spec = importlib.util.spec_from_file_location("site_of_docs", testing.SOURCE / "docs" / "site.py")
+        site = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(site)
+        made = tempfile.TemporaryDirectory()
+        self.addCleanup(made.cleanup)
+        at, staged = pathlib.Path(made.name) / "tree", pathlib.Path(made.name)
+        for name in ("docs", "include", "python/choir"):
+            shutil.copytree(testing.SOURCE / name, at / name)
+        for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"):
+            shutil.copy(testing.SOURCE / name, at)
+        pictures = ("one.png", "two.svg", "results/three.svg", "results/gpu/four.png")
+        for name in pictures:
+            (at / "docs" / name).write_bytes(name.encode())
+        with open(at / "docs" / "moe.md", "a", encoding="utf-8") as page:
+            page.write("".join(f"\n![A picture]({name})\n" for name in pictures))
+        site.ROOT = at
+        site.stage(staged, os.environ["CHOIR_PROGRAM"])
+        text = (staged / "docs" / "moe.md").read_text(encoding="utf-8")
+        for name in pictures:
+            self.assertEqual((staged / "docs" / name).read_bytes(), name.encode())
+            self.assertIn(f"![A picture]({name})", text)
 
 
 if __name__ == "__main__":
