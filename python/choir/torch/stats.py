@@ -124,7 +124,7 @@ def locality(model: nn.Module, length: int, valid: Any = None) -> dict[str, dict
 
     Raises ArgumentError for routing that is not causal, and for a length that does not divide the number of tokens.
 
-    Example: choir.torch.locality(model.eval(), 128)["layers.1.ffn"]["lru"]["8"]"""
+    Example: choir.torch.locality(model.eval(), 128)["layers.1.moe"]["lru"]["8"]"""
     found = {}
     for name, layer in model.named_modules():
         if not isinstance(layer, Keeper) or layer.routing is None:
