@@ -15,6 +15,7 @@ import pathlib
 import sys
 
 import numpy as np
+from runs import shard, stored
 
 LAB = pathlib.Path(__file__).resolve().parent
 RESULTS, PAGE = LAB / "alone.jsonl", LAB.parent / "docs/causality.md"
@@ -102,15 +103,11 @@ def losses(model, layers, batch, evaluate):
     return found
 
 
-def stored():
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
 def store(model, seed, measure):
     """Adds a line, unless the model already has one."""
     from choir import _files
 
-    if (model, seed) not in [(line["model"], line["seed"]) for line in stored()]:
+    if (model, seed) not in [(line["model"], line["seed"]) for line in stored(RESULTS)]:
         _files.append(RESULTS, json.dumps({"model": model, "seed": seed, **measure()}))
 
 
@@ -128,7 +125,7 @@ def text(run):
     made = choir.torch.Transformer.of(choir.Model.load(str(run)))
     config, data = made.config, pathlib.Path((run / "data.path").read_text())
     B, T = config["train.batch_sequences"], config["train.sequence_length"]
-    train, held = (np.memmap(data / f"text.{part}.shard", "<u2", "r", 128) for part in ("train", "heldout"))
+    train, held = (shard(data, part) for part in ("train", "heldout"))
     layers = [block.moe for block in made.layers if block.moe is not None]
     order = np.random.default_rng(0).permutation((len(held) - 1) // T)[:HELD]  # not a document beside itself
 
@@ -179,7 +176,7 @@ def table():
     """For each rule: how much higher its loss is than with batch routing, and its experts per token."""
     from choir.study.statistics import of_values
 
-    lines = sorted(stored(), key=lambda line: (line["model"], line["seed"]))
+    lines = sorted(stored(RESULTS), key=lambda line: (line["model"], line["seed"]))
     yield "| model | seeds | loss, batch routing | " + " | ".join(RULES.values()) + " |\n|---|--:|--:|" + "--:|" * len(RULES)
     for model in dict.fromkeys(line["model"] for line in lines):
         some, cells = [line for line in lines if line["model"] == model], []

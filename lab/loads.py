@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 import numpy as np
+from runs import shard, stored
 
 LAB = pathlib.Path(__file__).resolve().parent
 RESULTS, PAGE = LAB / "loads.jsonl", LAB / "docs/results.md"
@@ -42,7 +43,7 @@ def served(run, texts):
 
     made = choir.torch.Transformer.of(choir.Model.load(str(run)))
     length = made.config["train.sequence_length"]
-    tokens = np.memmap(texts / "data/text.train.shard", "<u2", "r", 128)
+    tokens = shard(texts / "data", "train")
     first = np.random.default_rng(0).integers(0, len(tokens) - length, WINDOWS)
     layers = [block.moe for block in made.layers if block.moe is not None]
     for layer in layers:
@@ -62,10 +63,6 @@ def served(run, texts):
             each.append([loads.reshape(len(loads), d, -1).sum(2).max(1) * d / loads.sum(1) for d in DEVICES])
         found[str(size)] = np.mean(each, (0, 2)).round(4).tolist()
     return found
-
-
-def stored():
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def order(name):
@@ -95,7 +92,7 @@ def table(lines):
 def page(given):
     from pages import put
 
-    return put(given, "\n".join(table(stored())) + "\n", of="lab/loads")
+    return put(given, "\n".join(table(stored(RESULTS))) + "\n", of="lab/loads")
 
 
 def main():
@@ -113,7 +110,7 @@ def main():
 
     planned = recipe.load("loads")
     configs = [config_of(planned, recipe.load_scale("pico-1m"), arm, 4096).as_dict()["model"] for arm in recipe.arms(planned)]
-    known = {line["run"] for line in stored()}
+    known = {line["run"] for line in stored(RESULTS)}
     for run in sorted(pathlib.Path(o.runs).iterdir()):
         config = json.loads((run / "config.json").read_text())
         wanted = any(not differences(significant({"model": one}), significant({"model": config["model"]})) for one in configs)

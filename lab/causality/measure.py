@@ -18,9 +18,9 @@ sys.path[:0] = [str(HERE.parent), str(ROOT / "python")]
 from choir import _files  # noqa: E402
 from choir.study import statistics  # noqa: E402
 from pages import arguments, put  # noqa: E402
+from runs import finished, shard, stored  # noqa: E402
 
 POOL, LARGE = 16, 128  # sequences of a batch: as trained, and eight times as many
-HEADER = 128  # bytes of a shard's header
 ALONE = ("threshold", "topk", "topk, other gates")  # rules that depend on no other token
 
 
@@ -29,7 +29,7 @@ def held_out(texts, length):
     fourth run of POOL consecutive windows that lies in one of the texts."""
     import choir
 
-    tokens = np.memmap(texts / "data/text.heldout.shard", "<u2", "r", HEADER)
+    tokens = shard(texts / "data")
     tokenizer = choir.Tokenizer(texts / "tokenizer.model")
     whole = {path.stem: path.read_text(encoding="utf-8") for path in sorted(texts.glob("*.txt"))}
 
@@ -81,16 +81,6 @@ def measure(run, windows, names):
     train = model.config["train.steps"] * model.config["train.batch_sequences"] * model.config["train.sequence_length"]
     return {"model": label(model.config), "seed": model.config["train.seed"], "rate": model.config["train.learning_rate"],
             "tokens": int(train), "run": run.name, "windows": len(windows), "loss": found}  # fmt: skip
-
-
-def stored():
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def finished(run):
-    """Whether the run has its last checkpoint."""
-    steps = json.loads((run / "config.json").read_text())["train"]["steps"]
-    return (run / "checkpoints" / f"{steps:08d}").is_dir()
 
 
 def above(line, rule, reference="batch, mixed"):
@@ -155,7 +145,7 @@ def claims_table(lines):
 
 
 def page(given):
-    lines = stored()
+    lines = stored(RESULTS)
     given = put(given, "\n".join(claims_table(lines)) + "\n", of="lab/causality claims")
     return put(given, "\n".join(table(lines)) + "\n", of="lab/causality")
 
@@ -163,7 +153,7 @@ def page(given):
 def main():
     if not (o := arguments(__doc__, PAGE, page)):
         return
-    known, given = {line["run"] for line in stored()}, None
+    known, given = {line["run"] for line in stored(RESULTS)}, None
     for run in sorted(pathlib.Path(o.runs).glob("expert_choice-*")):
         if run.name not in known and finished(run):
             given = given or held_out(o.texts, 128)

@@ -1,7 +1,6 @@
 """Pictures of another kind: the capitals A to J in the fonts of some of Debian's packages, which are fetched and
 unpacked, not installed, and drawn by Pillow at random sizes and places. Every fifth font is held out."""
 
-import pathlib
 import subprocess
 
 import numpy as np

@@ -18,8 +18,9 @@ sys.path[:0] = [str(HERE.parent), str(ROOT / "python")]
 from choir import _files  # noqa: E402
 from choir.study import recipe, statistics  # noqa: E402
 from pages import arguments, put  # noqa: E402
+from runs import finished, shard, stored  # noqa: E402
 
-TOKENS, HEADER = 32768, 128  # of the text; bytes of a shard's header
+TOKENS = 32768  # of the text
 POINTS = (0.1, 0.2, 0.3, 0.4, 0.5)  # more hits than with the router's own choice
 UNRANKED = ("hash",)  # routers without candidates, so without a curve
 
@@ -28,7 +29,7 @@ def held_out(texts, folder):
     """A file with the first held-out tokens of TEXTS/data as text."""
     import choir
 
-    tokens = np.memmap(texts / "data/text.heldout.shard", "<u2", "r", HEADER)[: TOKENS + 1]
+    tokens = shard(texts / "data")[: TOKENS + 1]
     path = pathlib.Path(folder) / "heldout.txt"
     path.write_bytes(choir.Tokenizer(texts / "tokenizer.model").decode(tokens.tolist()).encode())
     return path
@@ -60,16 +61,6 @@ def measure(run, text):
         "shuffled": {"reuse": found["shuffled"]["reuse"], "hits": found["shuffled"]["lru"][str(experts // 4)]},
         "curve": [{"among": p["among"], "loss": p["loss"], "hits": p["hit_rate"]} for p in curve],
     }  # fmt: skip
-
-
-def stored():
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def finished(run):
-    """Whether the run has its last checkpoint."""
-    steps = json.loads((run / "config.json").read_text())["train"]["steps"]
-    return (run / "checkpoints" / f"{steps:08d}").is_dir()
 
 
 def price(line, points):
@@ -166,7 +157,7 @@ def claims_table(lines):
 
 
 def page(given):
-    lines = stored()
+    lines = stored(RESULTS)
     given = put(given, "\n".join(claims_table(lines)) + "\n", of="lab/locality claims")
     given = put(given, "\n".join(curve_table(lines)) + "\n", of="lab/locality curve")
     return put(given, "\n".join(arm_table(lines)) + "\n", of="lab/locality")
@@ -174,10 +165,10 @@ def page(given):
 
 def main():
     if not (o := arguments(__doc__, PAGE, page)):
-        if stored():
-            draw(stored(), PAGE.parent / "locality.png")
+        if stored(RESULTS):
+            draw(stored(RESULTS), PAGE.parent / "locality.png")
         return
-    known = {line["run"] for line in stored()}
+    known = {line["run"] for line in stored(RESULTS)}
     with tempfile.TemporaryDirectory() as folder:
         text = held_out(o.texts, folder) if o.texts.is_dir() else o.texts
         for run in sorted(path.parent for path in pathlib.Path(o.runs).glob("*/config.json")):

@@ -15,19 +15,13 @@ import sys
 import tempfile
 
 import numpy as np
-from scipy import stats
 
-import choir
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import choir  # noqa: E402
+from choir.study import statistics  # noqa: E402
+from runs import windows  # noqa: E402
 
-HEADER = 128  # bytes of a shard's header
 SEQUENCES = 64
-
-
-def windows(data, length):
-    """Held-out sequences [SEQUENCES,length] at equal distances."""
-    tokens = np.memmap(data / "text.heldout.shard", "<u2", "r", HEADER)
-    first = np.linspace(0, len(tokens) - length, SEQUENCES).astype(np.int64)
-    return np.stack([tokens[i : i + length] for i in first]).astype(np.int32)
 
 
 def assignments(run, tokens, compute, causal):
@@ -44,7 +38,7 @@ def measure(run, data):
     """Of one run: its arm, and per type its loss and the share of fp32's assignments that it changes."""
     config = choir.Model.load(run).config
     router, found = config["router.name"], {}
-    tokens = windows(data, config["train.sequence_length"])
+    tokens = windows(data, SEQUENCES, config["train.sequence_length"])
     routes = None
     for compute in ("fp32", "bf16", "q8_0"):
         model = choir.Model.load(run, compute=compute)
@@ -58,11 +52,6 @@ def measure(run, data):
             changed = float((routes & ~now).sum() / routes.sum())
         found[compute] = (float(model.forward(tokens, logits=False).loss), changed)
     return router, found
-
-
-def interval(values):
-    """The mean and half the width of its 95 % t interval."""
-    return np.mean(values), stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
 
 
 def main():
@@ -81,11 +70,13 @@ def main():
             sys.exit(f"{runs}: {router} has {len(all_of)} finished run; an interval needs 2")
         cells = [f"{np.mean([one['fp32'][0] for one in all_of]):.3f}"]
         for compute in ("bf16", "q8_0"):
-            mean, half = interval([one[compute][0] - one["fp32"][0] for one in all_of])
-            cells.append(f"{mean:.5f} ({mean - half:.5f} to {mean + half:.5f})")
+            added = statistics.of_values([one[compute][0] - one["fp32"][0] for one in all_of])
+            low, high = added.interval()
+            cells.append(f"{added.mean:.5f} ({low:.5f} to {high:.5f})")
         for compute in ("bf16", "q8_0"):
-            mean, half = interval([one[compute][1] for one in all_of])
-            cells.append("-" if router == "dense" else f"{100 * mean:.2f} % ± {100 * half:.2f}")
+            changed = statistics.of_values([one[compute][1] for one in all_of])
+            half = changed.mean - changed.interval()[0]
+            cells.append("-" if router == "dense" else f"{100 * changed.mean:.2f} % ± {100 * half:.2f}")
         print(f"| {router} | {len(all_of)} | {' | '.join(cells)} |")
 
 

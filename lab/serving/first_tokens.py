@@ -22,9 +22,11 @@ import tempfile
 import numpy as np
 import xllamacpp
 
-import choir
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import choir  # noqa: E402
+from runs import windows  # noqa: E402
 
-PROMPTS, LENGTH, VOCABULARY, HEADER = 16, 64, 2048, 128  # HEADER: bytes of a shard's header
+PROMPTS, LENGTH, VOCABULARY = 16, 64, 2048
 MODEL = {
     "name": "first-tokens",
     "layers": 4,
@@ -57,12 +59,6 @@ def train(at, name, steps):
     program("train", "--config", at / "config.json", "--data", at.parent / "data", "--out", at / "model")
 
 
-def prompts(data):
-    tokens = np.memmap(data / "text.heldout.shard", "<u2", "r", HEADER)
-    first = np.linspace(0, len(tokens) - LENGTH, PROMPTS).astype(np.int64)
-    return [tokens[i : i + LENGTH].tolist() for i in first]
-
-
 def by_choir(model, each, threads):
     with choir.Model.load(model, compute="q8_0", threads=threads) as loaded, choir.Session(loaded, length=LENGTH) as session:
         for prompt in each:
@@ -88,7 +84,7 @@ def equal(at, name, threads):
     if name == "expert choice":
         ours = at / "imported"
         program("import", "--out", ours, at / "model.gguf")
-    each = prompts(at.parent / "data")
+    each = windows(at.parent / "data", PROMPTS, LENGTH).tolist()
     pairs = zip(by_choir(ours, each, threads), by_llama(at / "model.gguf", each, threads))
     return sum(one == other for one, other in pairs)
 
