@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import sys
-from typing import Any, Collection, Union
+from typing import Any, Collection, Iterable, Union
 
 from . import _table
 from ._errors import ArgumentError, printable
@@ -172,6 +172,18 @@ def written(value: Any) -> str:
     """A value of Python, NumPy or PyTorch as `--set` takes it."""
     text = str(value)
     return text.lower() if text in ("True", "False") and not isinstance(value, str) else text
+
+
+def nested(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Dictionaries by section, from pairs of a dotted path and a value."""
+    made: dict[str, Any] = {}
+    for key, value in fields:
+        *sections, name = key.split(".")
+        inner = made
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
+    return made
 
 
 def find(key: str, known: Collection[str] = FIELDS) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional
 
 from . import _options, _router, _routers
 from ._errors import ArgumentError, Error, FormatError, file_error
-from ._fields import FIELDS, Field, Keyed, Path, check, fits, find, nearest, parse, shown, wanted, written
+from ._fields import FIELDS, Field, Keyed, Path, check, fits, find, nearest, nested, parse, shown, wanted, written
 from ._headers import beside
 
 NAME = "model.router.name"
@@ -20,17 +20,8 @@ SECTIONS = ("model", "model.router", "train", "parallel")
 
 
 class Config(Keyed):
-    """A config, read from a JSON file or created from the defaults; docs/formats.md lists all fields. choir.Config
-    is this class if libchoir is not installed.
-
-    Keys are dotted paths. You may omit `model.` and `train.` if the rest is unambiguous.
-
-    Args:
-        path: a JSON file, or the name of one of choir's configs, such as "pico". None: the defaults.
-        fields: fields to set, by name; keys with dots as **{"router.name": "topk"}.
-
-    Raises ArgumentError for an unknown key or a value that is refused, and FileError or FormatError for the
-    file."""
+    """choir.Config if libchoir is not installed. It has the same methods as choir.config.Config, whose docstrings
+    apply (docs/python.md)."""
 
     def __init__(self, path: Optional[Path] = None, **fields: Any):
         self._values = {key: field.default for key, field in FIELDS.items()}
@@ -61,12 +52,9 @@ class Config(Keyed):
         values[field.key] = value
 
     def set(self, key: str, value: Any) -> None:
-        """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
         self.update({key: value})
 
     def update(self, fields: Mapping[str, Any]) -> None:
-        """Sets several fields as one operation: a router's name before its options, whatever the order of the keys. On an error
-        no field is changed."""
         values = dict(self._values)
         named = {key: value for key, value in fields.items() if "." in key and (NAME == key or NAME.endswith("." + key))}
         for key, value in {**named, **fields}.items():
@@ -109,7 +97,6 @@ class Config(Keyed):
                 raise FormatError(f"unknown key '{whole}'{nearest(whole, list(FIELDS))}")
 
     def save(self, path: Path) -> None:
-        """Writes every field as JSON."""
         self.check()
         try:
             with open(path, "w", encoding="utf-8") as file:
@@ -118,36 +105,23 @@ class Config(Keyed):
             raise file_error(path, error) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """{"model": {..., "router": {...}}, "train": {...}, ...}, as the JSON file has it."""
-        made: dict[str, Any] = {}
-        for key, value in self._values.items():
-            *sections, name = key.split(".")
-            inner = made
-            for section in sections:
-                inner = inner.setdefault(section, {})
-            inner[name] = value
-        return made
+        return nested(self._values.items())
 
     # ---- fields
 
     @staticmethod
     def describe(key: str) -> Field:
-        """Returns type, default, bounds and help of a field, by its dotted path. ArgumentError: no such field; the
-        message names the most similar one."""
         return FIELDS[find(key)]
 
     @staticmethod
     def fields() -> list[Field]:
-        """All fields, in the order of the file."""
         return list(FIELDS.values())
 
     @staticmethod
     def router_options(router: str) -> list[Field]:
-        """The options that a router takes, with its own defaults."""
         return list(_routers.find(router).options.values())
 
     def __getitem__(self, key: str) -> Any:
-        """A field by its dotted path: config["model.router.name"]."""
         try:
             return self._values[self._find(self._values, key).key]
         except ArgumentError:
@@ -159,7 +133,6 @@ class Config(Keyed):
     # ---- checks
 
     def check(self) -> None:
-        """Raises ArgumentError if values of the model are incompatible. vocab_size 0 passes."""
         for key, field in FIELDS.items():
             value = self._values[key]
             if field.type in (int, float) and not fits(field, value):

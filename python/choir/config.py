@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from . import _native as native
 from ._described import KINDS as KINDS_OF
 from ._described import field_of, options_of
-from ._fields import Field, Keyed, Path, value_of, written
+from ._fields import Field, Keyed, Path, nested, value_of, written
 from ._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -106,14 +106,7 @@ class Config(Keyed):
     def as_dict(self) -> dict[str, Any]:
         """Returns the config as nested dictionaries, like the JSON file: {"model": {..., "router": {...}}, "train":
         {...}, ...}."""
-        made: dict[str, Any] = {}
-        for key in self._keys():
-            *sections, name = key.split(".")
-            inner = made
-            for section in sections:
-                inner = inner.setdefault(section, {})
-            inner[name] = self[key]
-        return made
+        return nested((key, self[key]) for key in self._keys())
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""
