@@ -1,6 +1,6 @@
 #!/bin/sh
-# kernels.sh ROOT ARGS: compilers of CUDA take the kernels without a warning: clang; nvcc, where it is, for four kinds of
-# GPU, with no register spilled. ARGS: the file of ops' structs that CMake makes for the kernels.
+# kernels.sh ROOT ARGS: clang takes the kernels as CUDA without a warning (test_nvrtc asks NVIDIA's compiler). ARGS: the file
+# of ops' structs that CMake makes for the kernels.
 root=$1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -13,16 +13,4 @@ cp tests/device/cuda_words.h "$work"
 cd "$work" || exit 1
 
 clang -x cuda --cuda-device-only --cuda-gpu-arch=sm_75 -nocudainc -nocudalib -Wno-unknown-cuda-version -include cuda_words.h \
-  -Wall -Wno-unused-function -Werror -fsyntax-only kernels.cu || exit 1
-
-if command -v nvcc >/dev/null; then
-  for gpu in 75 80 90 100; do
-    nvcc -arch=sm_$gpu -cubin -Werror all-warnings --ptxas-options=-v -o kernels.cubin kernels.cu >nvcc.log 2>&1 || { cat nvcc.log >&2; exit 1; }
-    if grep -E '[1-9][0-9]* bytes spill' nvcc.log >&2; then
-      echo "sm_$gpu: registers are spilled" >&2
-      exit 1
-    fi
-  done
-else
-  echo "NOT TESTED: the kernels as CUDA; there is no nvcc"
-fi
+  -Wall -Wno-unused-function -Werror -fsyntax-only kernels.cu
