@@ -34,6 +34,8 @@ void ch_cuda_graphs_open(cuda_handle on, const cuda_handle *function, cuda_issue
   without_graphs = !wanted || strcmp(wanted, "1") || !ch_cuda_has_graphs();
 }
 
+int ch_cuda_graphs_on(void) { return !without_graphs; }
+
 /* Two commands have the same shape if they differ at most in kernel arguments. */
 static int same_shape(const cuda_command *a, const cuda_command *b) {
   return a->kind == b->kind && a->kernel == b->kernel && a->count == b->count &&

@@ -1,8 +1,8 @@
 /* Commands of the queue (cuda_queue.h), and repeated sequences of them as CUDA graphs. A sequence of the same commands
  * runs as a graph from its second time on: one launch, after one update per kernel whose arguments have changed
  * (learning rates, seeds). All commands are compared with the graph's, so that the graph does exactly what single
- * launches would do. Off unless CHOIR_CUDA_GRAPHS is 1 and the driver has graphs; the queue then issues commands one by
- * one, with the same bits. The queue's lock protects this state. */
+ * launches would do. Off unless CHOIR_CUDA_GRAPHS is 1 and the driver has graphs; the queue then issues each command at
+ * once, with the same bits. The queue's lock protects this state. */
 #ifndef CH_DEVICE_CUDA_GRAPHS_H
 #define CH_DEVICE_CUDA_GRAPHS_H
 
@@ -34,6 +34,9 @@ typedef int cuda_issue(cuda_command *c, const char **call);
 
 /* Initializes without graphs. function: the CUDA function of each kernel. */
 void ch_cuda_graphs_open(cuda_handle stream, const cuda_handle *function, cuda_issue *issue);
+
+/* Whether sequences of commands may become graphs, so that it is worth collecting them. */
+int ch_cuda_graphs_on(void);
 
 /* Runs commands as a graph, which is captured now if the same sequence ran before. 0: nothing was launched; the queue
  * must issue the commands. If a graph function fails, adds a notice and disables graphs. */

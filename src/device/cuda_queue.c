@@ -5,7 +5,7 @@
 
 #include "device/cuda_graphs.h"
 
-enum { MAX_COMMANDS = 8192 }; /* that wait */
+enum { MAX_COMMANDS = 8192 }; /* collected for a graph */
 static const size_t STAGING = (size_t)4 << 20,
                     WORKSPACE = (size_t)32 << 20; /* bytes of staged host arrays; workspace as cuBLAS recommends */
 #define ARGS_FIT(name) _Static_assert(sizeof(name##_args) <= CH_CUDA_ARGS, "CH_CUDA_ARGS is too small for " #name);
@@ -100,7 +100,10 @@ static cuda_command *begin_command(int kind) {
 }
 
 static void end_command(void) {
-  if (unbuffered) wait_for_all();
+  if (unbuffered)
+    wait_for_all();
+  else if (!ch_cuda_graphs_on())
+    run_all();
   pthread_mutex_unlock(&lock);
 }
 

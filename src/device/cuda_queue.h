@@ -1,5 +1,6 @@
-/* The command queue of a CUDA device. Commands are collected on the host until the host synchronizes with the device;
- * then they run in order on one stream, one by one or, if enabled, as CUDA graphs (cuda_graphs.h). */
+/* The command queue of a CUDA device. Commands run in order on one stream, each issued at once, so that the device
+ * works while the host prepares the next ones. If CUDA graphs are enabled (cuda_graphs.h), commands are collected until
+ * the host reads from the device instead. */
 #ifndef CH_DEVICE_CUDA_QUEUE_H
 #define CH_DEVICE_CUDA_QUEUE_H
 

@@ -54,6 +54,10 @@ static int take_steps(int steps) {
     count_calls(&launches, &graphs);
     printf("%a %a %ld %ld\n", r.loss, r.gradient_norm, launches, graphs);
   }
+  long launches, graphs;
+  model->x.memory->synchronise();
+  count_calls(&launches, &graphs);
+  printf("%ld launches in all\n", launches);
   ch_trainer_free(&trainer);
   puts(choir_notices());
   return 0;
@@ -64,6 +68,7 @@ typedef struct {
   long launches, graphs;
 } step_line;
 static step_line with[STEPS]; /* as graphs */
+static long launches_in_all;  /* once the host had waited after the last step */
 
 /* Takes steps with the libraries of a folder, and more in the environment. */
 static void take_steps_with(const char *folder, const char *more, int steps, step_line *line) {
@@ -74,6 +79,7 @@ static void take_steps_with(const char *folder, const char *more, int steps, ste
   for (int i = 0; i < steps; i++, at = strchr(at, '\n') + 1)
     if (sscanf(at, "%la %la %ld %ld", &line[i].loss, &line[i].norm, &line[i].launches, &line[i].graphs) != 4)
       fail_msg("line %d of: %s", i, program_output);
+  if (sscanf(at, "%ld launches in all", &launches_in_all) != 1) fail_msg("no launches in all: %s", program_output);
 }
 
 static void assert_same(const step_line *a, const step_line *b, int steps) {
@@ -93,6 +99,7 @@ static void same_bits_without_launches(void **state) {
   }
   take_steps_with(CHOIR_FAKE_CUDA, "env -u CHOIR_CUDA_GRAPHS", STEPS, without);
   assert_int_equal(without[STEPS - 1].graphs, 0);
+  assert_int_equal(without[STEPS - 1].launches, launches_in_all); /* also the update: the host waits for none of them */
   assert_same(with, without, STEPS);
   program_must(
       "mkdir old && sed s/cuGraphLaunch/cuGraphLaunck/ '" CHOIR_FAKE_CUDA
