@@ -1,7 +1,7 @@
 """measure.py RUNS TEXT | report: hits of caches of experts, and what more hits cost, of models of recipes locality and
 locality-curve. RUNS is the directory of runs of a study; TEXT a file, or the directory of lab/texts, whose held-out text is
-taken. A line a run in results.jsonl, which is not measured again; report writes the tables of docs/locality.md. README.md
-has the plan. It calls the program choir of PATH."""
+taken. A line a run in results.jsonl, which is not measured again; report writes the tables of docs/locality.md and of
+README.md, which has the plan. It calls the program choir of PATH."""
 
 import json
 import pathlib
@@ -13,11 +13,12 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-RESULTS, PLAN, PAGE = HERE / "results.jsonl", json.loads((HERE / "plan.json").read_text()), ROOT / "docs/locality.md"
+RESULTS, PLAN = HERE / "results.jsonl", json.loads((HERE / "plan.json").read_text())
+PAGE, PLAN_PAGE = ROOT / "docs/locality.md", HERE / "README.md"
 sys.path[:0] = [str(HERE.parent), str(ROOT / "python")]
 from choir import _files  # noqa: E402
 from choir.study import recipe, statistics  # noqa: E402
-from pages import arguments, put  # noqa: E402
+from pages import arguments, put, rewrite  # noqa: E402
 from runs import finished, shard, stored  # noqa: E402
 
 TOKENS = 32768  # of the text
@@ -96,7 +97,7 @@ def of_arms(lines, tokens):
 
 def curve_table(lines):
     """Nats per token that more hits cost, at the same differences for all routers."""
-    yield "| M tokens | router | hits, own choice |" + "".join(f" +{100 * p:.0f} points |" for p in POINTS) + "\n|--:|---|--:|" + "--:|" * len(POINTS)
+    yield "| M tokens | router | hits, own choice |" + "".join(f" +{p:.1f} hits |" for p in POINTS) + "\n|--:|---|--:|" + "--:|" * len(POINTS)
     for tokens in sorted({line["tokens"] for line in lines}):
         for name, some in of_arms(lines, tokens):
             if some[0]["curve"]:
@@ -158,13 +159,17 @@ def claims_table(lines):
 
 def page(given):
     lines = stored(RESULTS)
-    given = put(given, "\n".join(claims_table(lines)) + "\n", of="lab/locality claims")
     given = put(given, "\n".join(curve_table(lines)) + "\n", of="lab/locality curve")
     return put(given, "\n".join(arm_table(lines)) + "\n", of="lab/locality")
 
 
+def plan_page(given):
+    return put(given, "\n".join(claims_table(stored(RESULTS))) + "\n", of="lab/locality claims")
+
+
 def main():
     if not (o := arguments(__doc__, PAGE, page)):
+        rewrite(PLAN_PAGE, plan_page)
         if stored(RESULTS):
             draw(stored(RESULTS), PAGE.parent / "locality.png")
         return
