@@ -380,6 +380,8 @@ static void check_trade(const char *model, const int *among, size_t points) {
   assert_true(json_at(last, "hit_rate") > json_at(own, "hit_rate") + 0.05);
   assert_true(json_at(last, "loss") != json_at(own, "loss"));
   assert_null(json_object_get(plain, "trade"));
+  json_object_del(again, "trade");
+  assert_true(json_equal(again, plain)); /* the caches change no other statistic */
   json_decref(plain), json_decref(root), json_decref(again);
 }
 

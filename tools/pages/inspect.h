@@ -70,12 +70,21 @@ int ch_inspect_add(choir_model *model, const choir_tokenizer *tokenizer, const c
  * over the reference. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
 int ch_inspect_save(json_t *page, const char *output);
 
-/* Used by ch_inspect_tokens if options->cache or options->among is set. Check, before the routing is set:
- * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED: the router or the requested routing. Then, with the routing set,
- * measures the inspection's curve. */
+/* A curve of loss and hit rate (inspection->trade), which ch_inspect_tokens measures if options->cache or
+ * options->among is set. */
+typedef struct ch_trade {
+  struct ch_prefer *prefer; /* [layers] caches for the next evaluation, with their hits after it */
+  int64_t *margins; /* [layers,CH_MARGIN_BINS] histogram under the router's own choice, for expert choice; or NULL */
+} ch_trade;
+
+/* Before the routing is set. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED: the router or the requested routing. */
 int ch_trade_check(const choir_model *model, const ch_inspect_options *options);
+/* Sets trade->prefer, initially zero, for an evaluation of the router's own choice; call ch_trade_end in any case. */
+int ch_trade_begin(const choir_model *model, const ch_inspect_options *options, ch_trade *trade);
+void ch_trade_end(ch_trade *trade);
+/* After that evaluation, whose result is inspection->eval: the first point, and an evaluation for each further one. */
 int ch_trade_measure(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,
-                     ch_inspection *inspection);
+                     const ch_trade *trade, ch_inspection *inspection);
 void ch_trade_free(ch_inspection *inspection);
 /* The curve as {"cache", "curve"}. */
 json_t *ch_trade_json(const ch_inspection *inspection, int cache);

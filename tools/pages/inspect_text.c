@@ -58,7 +58,7 @@ static void keep_losses(void *context, int64_t index, const int32_t *target, con
 }
 
 static int evaluate_text(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
-                         ch_inspection *inspection) {
+                         const ch_trade *trade, ch_inspection *inspection) {
   int V = choir_model_config(model)->model.vocab_size;
   double *unigram = NULL;
   uint64_t *counts;
@@ -70,6 +70,7 @@ static int evaluate_text(choir_model *model, const ch_text_tokens *text, const c
   windows.mask_at = o->mask_ratio;
   windows.seen = keep_losses;
   windows.context = inspection;
+  windows.prefer = trade->prefer;
   if (!code) code = CH_ALLOC(&inspection->token_loss, text->count, "losses of tokens");
   if (!code) inspection->token_loss[0] = NAN;
   code = ch_comm_agree(model->x.comm, code);
@@ -104,6 +105,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
                       choir_routing_callback also, void *context, ch_inspection *inspection) {
   char routing_before[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
+  ch_trade trade = {0};
   snprintf(routing_before, sizeof routing_before, "%s", choir_model_routing(model));
   int code = begin_inspection(model, text, o, inspection);
   int trades = o->cache || o->among;
@@ -112,8 +114,9 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   if (!code && routing) code = choir_model_set_routing(model, routing);
   if (!code)
     code = ch_layer_stats_begin(model, choir_model_config(model)->model.vocab_size, inspection->sequence_length, &w);
+  if (!code && trades) code = ch_trade_begin(model, o, &trade);
   code = ch_comm_agree(model->x.comm, code);
-  if (!code) code = evaluate_text(model, text, o, inspection);
+  if (!code) code = evaluate_text(model, text, o, &trade, inspection);
   choir_model_on_routing(model, NULL, NULL);
   if (!code) code = ch_layer_stats_locality(&w, &inspection->locality);
   if (!code) code = make_expert_reuse(&w, inspection);
@@ -121,14 +124,15 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   free(w.log);
   inspection->layers = w.layers;
   inspection->layer = w.layer;
-  if (!code && trades) code = ch_trade_measure(model, text, o, inspection);
+  if (!code && trades) code = ch_trade_measure(model, text, o, &trade, inspection);
+  ch_trade_end(&trade);
   if (routing) inspection->eval.routing = routing; /* the model's name for its own routing is replaced */
   int restored = choir_model_set_routing(model, routing_before);
   return code ? code : restored;
 }
 
 /* Reports progress while the number of windows is still unknown. */
-static int told(void *context) {
+static int report_encoding(void *context) {
   const ch_inspect_options *o = context;
   return o->progress(o->context, &(choir_progress){.unit = "sequences"});
 }
@@ -138,7 +142,7 @@ int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const 
   ch_text_tokens text = {0};
   *inspection = (ch_inspection){0};
   size_t max = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last token is only a target */
-  int code = ch_text_tokens_read(tokenizer, options->text, max, options->progress ? told : NULL,
+  int code = ch_text_tokens_read(tokenizer, options->text, max, options->progress ? report_encoding : NULL,
                                  (void *)(uintptr_t)options, &text);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = ch_inspect_tokens(model, &text, options, NULL, NULL, inspection);

@@ -41,73 +41,83 @@ enum { MAX_POINTS = 64 };
 /* The next number of the series 2, 3, 4, 6, 8, 12, 16, ... */
 static int next_among(int among) { return among & (among - 1) ? among / 3 * 4 : among / 2 * 3; }
 
-typedef struct trade {
-  choir_model *model;
-  const ch_text_tokens *text;
-  const ch_inspect_options *o;
-  ch_inspection *inspection;
-  ch_prefer *prefer; /* [layers] */
-  int64_t *margins;  /* [layers,CH_MARGIN_BINS] histogram of the router's own routing, for expert choice; or NULL */
-} trade;
+static void set_caches(const ch_trade *t, const ch_inspect_options *o, int layers, int among) {
+  for (int i = 0; i < layers; i++)
+    t->prefer[i] = (ch_prefer){.size = o->cache,
+                               .among = among,
+                               .margins = !among && t->margins ? t->margins + (int64_t)i * CH_MARGIN_BINS : NULL};
+}
 
-static int allocate_trade(trade *t) {
-  int layers = t->inspection->layers;
+int ch_trade_begin(const choir_model *model, const ch_inspect_options *o, ch_trade *t) {
+  int layers = choir_model_moe_layer_count(model);
   CH_TRY(CH_ALLOC(&t->prefer, layers, "caches of experts"));
-  CH_TRY(CH_ALLOC(&t->inspection->trade, MAX_POINTS, "a curve of loss and hits"));
-  if (ch_router_choices(&choir_model_config(t->model)->model.router)) return CHOIR_OK;
-  return CH_ALLOC(&t->margins, (int64_t)layers * CH_MARGIN_BINS, "margins of scores");
+  if (!ch_router_choices(&choir_model_config(model)->model.router))
+    CH_TRY(CH_ALLOC(&t->margins, (int64_t)layers * CH_MARGIN_BINS, "margins of scores"));
+  set_caches(t, o, layers, 0);
+  return CHOIR_OK;
 }
 
-static int begin_point(const trade *t, int among, ch_trade_point *point) {
-  int layers = t->inspection->layers;
-  point->among = among;
-  CH_TRY(CH_ALLOC(&point->hits, layers + 1, "hits of caches"));
-  if (t->margins) CH_TRY(CH_ALLOC(&point->lowered, layers, "lower thresholds"));
+void ch_trade_end(ch_trade *t) {
+  free(t->prefer);
+  free(t->margins);
+}
+
+/* Appends a point with space for its layers. */
+static int add_point(const ch_trade *t, int among, ch_inspection *inspection, ch_trade_point **point) {
+  int layers = inspection->layers;
+  *point = &inspection->trade[inspection->trade_points++];
+  (*point)->among = among;
+  CH_TRY(CH_ALLOC(&(*point)->hits, layers + 1, "hits of caches"));
+  return t->margins ? CH_ALLOC(&(*point)->lowered, layers, "lower thresholds") : CHOIR_OK;
+}
+
+/* Takes over the result of an evaluation with the caches of t. */
+static void fill_point(const ch_trade *t, const choir_eval_result *found, int layers, ch_trade_point *point) {
+  point->loss = found->loss;
+  point->perplexity = found->perplexity;
   for (int i = 0; i < layers; i++) {
-    int64_t *margins = t->margins ? t->margins + (int64_t)i * CH_MARGIN_BINS : NULL;
-    t->prefer[i] = (ch_prefer){.size = t->o->cache, .among = among, .margins = among ? NULL : margins};
-    if (!among || !margins) continue;
-    t->prefer[i].lowered = ch_prefer_lowered(margins, t->inspection->eval.tokens, among);
-    point->lowered[i] = (double)t->prefer[i].lowered;
-  }
-  return CHOIR_OK;
-}
-
-static int measure_point(const trade *t, int among, ch_trade_point *point) {
-  const ch_inspection *inspection = t->inspection;
-  ch_windows windows = ch_windows_text(t->text->ids, (int64_t)t->text->count, inspection->sequence_length);
-  choir_eval_result found;
-  windows.prefer = t->prefer;
-  int code = ch_comm_agree(t->model->x.comm, begin_point(t, among, point));
-  if (!code)
-    code = ch_evaluate(t->model, &windows, inspection->batch_sequences, 0, NULL, t->o->progress, t->o->context, &found);
-  if (!code) code = ch_model_check_loss(t->model, found.loss);
-  if (code) return code;
-  point->loss = found.loss;
-  point->perplexity = found.perplexity;
-  for (int i = 0; i < inspection->layers; i++) {
     point->hits[i] = t->prefer[i].hits;
-    point->hits[inspection->layers].part += t->prefer[i].hits.part;
-    point->hits[inspection->layers].whole += t->prefer[i].hits.whole;
+    point->hits[layers].part += t->prefer[i].hits.part;
+    point->hits[layers].whole += t->prefer[i].hits.whole;
+    if (t->margins) point->lowered[i] = (double)t->prefer[i].lowered;
   }
+}
+
+static int first_point(const ch_trade *t, ch_inspection *inspection) {
+  ch_trade_point *point;
+  CH_TRY(CH_ALLOC(&inspection->trade, MAX_POINTS, "a curve of loss and hits"));
+  CH_TRY(add_point(t, 0, inspection, &point));
+  fill_point(t, &inspection->eval, inspection->layers, point);
   return CHOIR_OK;
 }
 
-int ch_trade_measure(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+static int measure_point(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o, const ch_trade *t,
+                         int among, ch_inspection *inspection) {
+  int layers = inspection->layers;
+  ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
+  choir_eval_result found;
+  ch_trade_point *point;
+  CH_TRY(ch_comm_agree(model->x.comm, add_point(t, among, inspection, &point)));
+  set_caches(t, o, layers, among);
+  for (int i = 0; t->margins && i < layers; i++)
+    t->prefer[i].lowered = ch_prefer_lowered(t->margins + (int64_t)i * CH_MARGIN_BINS, inspection->eval.tokens, among);
+  windows.prefer = t->prefer;
+  CH_TRY(ch_evaluate(model, &windows, inspection->batch_sequences, 0, NULL, o->progress, o->context, &found));
+  CH_TRY(ch_model_check_loss(model, found.loss));
+  fill_point(t, &found, layers, point);
+  return CHOIR_OK;
+}
+
+int ch_trade_measure(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o, const ch_trade *t,
                      ch_inspection *inspection) {
-  trade t = {model, text, o, inspection, NULL, NULL};
-  int own = own_choices(model), first = 2;
-  int code = ch_comm_agree(model->x.comm, allocate_trade(&t));
-  while (first <= own) first = next_among(first);
-  for (int among = 0; !code;) {
-    code = measure_point(&t, among, &inspection->trade[inspection->trade_points++]);
-    if (among == o->among) break;
-    among = among ? next_among(among) : first;
-    if (among > o->among) among = o->among;
+  int own = own_choices(model), among = 2;
+  CH_TRY(ch_comm_agree(model->x.comm, first_point(t, inspection)));
+  while (among <= own) among = next_among(among);
+  for (int last = 0; !last; among = next_among(among)) {
+    last = among >= o->among;
+    CH_TRY(measure_point(model, text, o, t, last ? o->among : among, inspection));
   }
-  free(t.prefer);
-  free(t.margins);
-  return code;
+  return CHOIR_OK;
 }
 
 void ch_trade_free(ch_inspection *inspection) {
