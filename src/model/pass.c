@@ -281,7 +281,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d);
   ch_prefetch_start(x, &m->params);
-  ch_embedding_args embedding = ch_embed(x, m, p, p->route.tokens.id + ch_local_offset(x->comm, n), stream);
+  ch_embedding_args embedding = ch_embed(x, m, p, ch_ranks_tokens(x, p), stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   const real CH_DEV *out = ch_layers_forward(x, m, p, stream);
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;

@@ -17,11 +17,16 @@ ch_pass ch_ranks_share(const ch_exec *x, const ch_transformer *m, const ch_pass 
   return local;
 }
 
+const int32_t CH_DEV *ch_ranks_tokens(const ch_exec *x, const ch_pass *p) {
+  return p->route.tokens.id + ch_local_offset(x->comm, (int64_t)p->B * p->T);
+}
+
 void ch_ranks_gather_losses(ch_exec *x, const ch_pass *p) {
   if (x->comm->size == 1) return;
   CH_SCRATCH(x);
   int grad_chunks = ch_pass_grad_chunks(p);
-  ch_gather_shares(x, x->comm, "losses of shards", p->grad_chunk_loss, grad_chunks, sizeof *p->grad_chunk_loss);
+  ch_gather_shares(x, x->comm, "losses of gradient chunks", p->grad_chunk_loss, grad_chunks,
+                   sizeof *p->grad_chunk_loss);
   const double *loss = ch_download(x, p->grad_chunk_loss, (size_t)grad_chunks * sizeof *loss);
   if (ch_counting(x)) return;
   const double sum = ch_add_grad_chunks(grad_chunks, loss);

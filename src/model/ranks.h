@@ -1,6 +1,5 @@
 /* Functions of pass.c and ffn.c for several ranks, in the order of the calls. In a single process they do nothing, and
- * ch_ranks_share returns the whole pass. Other code for several ranks: transfers of rows to experts
- * (dispatch/dispatch.h), of scores to routers (moe/scores.c), and sums of gradients (op/grad_chunks.h). */
+ * ch_ranks_share returns the whole pass. docs/design.md lists the other files for several ranks. */
 #ifndef CH_MODEL_RANKS_H
 #define CH_MODEL_RANKS_H
 
@@ -10,6 +9,9 @@
 /* Returns this rank's part of a pass: whole sequences and whole gradient chunks. `token` and `route` still cover all
  * ranks. */
 ch_pass ch_ranks_share(const ch_exec *x, const ch_transformer *m, const ch_pass *p);
+
+/* Ids of the tokens of this rank's part p; p->route.tokens.id has those of all ranks. */
+const int32_t CH_DEV *ch_ranks_tokens(const ch_exec *x, const ch_pass *p);
 
 /* Gathers the losses of all gradient chunks. Updates within the backward pass check that their sum is finite. */
 void ch_ranks_gather_losses(ch_exec *x, const ch_pass *p);
