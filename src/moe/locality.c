@@ -30,8 +30,8 @@ static int64_t token_count(const ch_route_log *log) {
 static void append_token(ch_route_log *log, const choir_routing *r, int token) {
   uint64_t row[words(log->experts)];
   for (int i = 0; i < words(log->experts); i++) row[i] = 0;
-  for (int i = r->token_begin[token]; i < r->token_begin[token + 1]; i++) {
-    int expert = choir_routing_expert(r, r->token_slot[i]);
+  for (int i = r->token_begin[token], expert = 0; i < r->token_begin[token + 1]; i++) {
+    while (r->token_slot[i] >= r->expert_begin[expert + 1]) expert++; /* slots ascend */
     row[expert / 64] |= (uint64_t)1 << expert % 64;
   }
   uint8_t begins = token % log->length == 0;
