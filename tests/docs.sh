@@ -58,7 +58,7 @@ done
 # `choir_route`, `CH_OPS`: names of the code that it still has.
 names=$(mktemp)
 trap 'rm -f "$names"' EXIT
-grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests lab cmake python CMakeLists.txt | sort -u >"$names"
+grep -rohIE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests lab cmake python CMakeLists.txt | sort -u >"$names"
 # shellcheck disable=SC2086 # several
 gone=$(grep -ohE '`[^`]+`' $pages | grep -oE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' | grep -v NAME | sort -u | comm -23 - "$names")
 [ -z "$gone" ] || fail "names that the code does not have:
