@@ -50,21 +50,21 @@ static int measure(const cli_table *table, int *width) {
 /* Prints a row from cell `cell` on. The last column wraps; if too little space is left for it, it is printed on
  * separate lines. */
 static const char *print_row(const cli_table *table, const char *cell, const int *width, int gap, int columns) {
-  int at = table->indent, owed = table->indent; /* owed: spaces to print before the next cell */
+  int at = table->indent, pending = table->indent; /* pending: spaces to print before the next cell */
   for (int i = 0; i < table->columns; i++, cell += strlen(cell) + 1) {
     int size = cli_width(cell, strlen(cell)), last = i + 1 == table->columns;
     if (!width[i]) continue;
     if (last && table->last_text) {
       if (!size) continue;
       int below = at > table->indent && columns - at < TEXT_MIN && at + size > columns;
-      if (below) putchar('\n'), at = owed = table->indent + 4;
-      printf("%*s", owed, "");
+      if (below) putchar('\n'), at = pending = table->indent + 4;
+      printf("%*s", pending, "");
       cli_wrap_at(stdout, cell, at, at, columns);
       continue;
     }
     int before = table->right[i] ? width[i] - size : 0, after = width[i] - size - before;
-    printf("%*s%s", owed + before, "", cell);
-    owed = after + gap;
+    printf("%*s%s", pending + before, "", cell);
+    pending = after + gap;
     at += width[i] + gap;
   }
   putchar('\n');

@@ -138,11 +138,11 @@ def main():
         for run in runs:
             run.train(o)
         if step % 20 == 0 or step == o.steps:
-            told = (
+            parts = (
                 f"{r.name} {statistics.mean(r.losses[-20:]):.3f}  {1e3 * statistics.mean(r.seconds[-20:]):.0f} ms"
                 for r in runs
             )
-            print(f"step {step}  " + "  |  ".join(told), flush=True)
+            print(f"step {step}  " + "  |  ".join(parts), flush=True)
     for run in runs:
         print(f"{run.name}: held out {held_out(run.model, held, o):.3f}, {sum(run.seconds):.0f} s in all")
     for block in runs[1].model.blocks[1::2]:

@@ -187,10 +187,10 @@ def comparisons(groups: list[Group]) -> str:
     setting = ["comparison", "scale", "M tokens", "rates tried", "rates taken", "measure"]
     rows = [[*setting, "what", "mean", "low", "high", "unit", "seeds"]]
     for group in groups:
-        study, told = group.study, set()
+        study, seen = group.study, set()
         for f in group.findings:
-            if f.estimate and label(f.claim) not in told:
-                told.add(label(f.claim))
+            if f.estimate and label(f.claim) not in seen:
+                seen.add(label(f.claim))
                 numbers = (report.numbers(f) + ["", ""])[:3]
                 setting = [group.title, study.scale["name"], _budgets(study), _tried(study), _taken(study, f, ", ")]
                 unit = report.UNITS[f.claim["kind"]]

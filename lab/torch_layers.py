@@ -92,8 +92,8 @@ def main():
     torch.set_num_threads(o.threads)
     print(f"PyTorch {torch.__version__}, {o.device}, {o.dtype}, {o.threads} threads")
     for n, d, h, e in CASES:
-        told = "  |  ".join(f"{name} {ms:.1f}" for name, ms in measure(n, d, h, e, o).items())
-        print(f"{n} tokens, d={d}, h={h}, {e} experts, c=2:  {told}", flush=True)
+        times = "  |  ".join(f"{name} {ms:.1f}" for name, ms in measure(n, d, h, e, o).items())
+        print(f"{n} tokens, d={d}, h={h}, {e} experts, c=2:  {times}", flush=True)
 
 
 if __name__ == "__main__":

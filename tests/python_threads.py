@@ -52,14 +52,14 @@ def main():
     for module in list(sys.modules.values()):
         if module is not _native and getattr(module, "lib", None) is _native.lib:
             module.lib = Library()
-    words, told = ["ka", "lo", "mi", "ten", "sur", "re", "vo"], []
+    words, events = ["ka", "lo", "mi", "ten", "sur", "re", "vo"], []
     pathlib.Path("corpus.txt").write_text("".join(f"{words[i % 7]} {words[i * i % 5]}.\n" for i in range(3000)))
     pathlib.Path("config.json").write_text(CONFIG)
     choir.Tokenizer.train("corpus.txt", out="tokenizer.model", vocab_size=280, threads=2)
     choir.data.build("corpus.txt", tokenizer="tokenizer.model", out="data", holdout=0.1, threads=2)
 
     def train(i):
-        choir.train(out=f"run{i}", config="config.json", data="data", threads=2, progress=told.append)
+        choir.train(out=f"run{i}", config="config.json", data="data", threads=2, progress=events.append)
 
     in_threads(3, train)
     tokenizer = choir.Tokenizer("tokenizer.model")
@@ -90,7 +90,7 @@ def main():
     if sys.argv[1:]:
         model = choir.Model.load("run0", threads=1)
         in_threads(2, lambda i: [_native.lib.choir_model_set_routing(model.address, b"threshold") for _ in range(1000)])
-    print(f"threads of Python: {len(told)} calls back, no race")
+    print(f"threads of Python: {len(events)} calls back, no race")
 
 
 if __name__ == "__main__":

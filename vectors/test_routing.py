@@ -62,8 +62,8 @@ def read(path):
     """Tensors and metadata of a file; (case, options) of all its cases."""
     try:
         with safe_open(path, "pt") as file:
-            told, names = file.metadata() or {}, set(file.keys())
-        found = [(case, json.loads(told[case])) for case in told["cases"].split()]
+            metadata, names = file.metadata() or {}, set(file.keys())
+        found = [(case, json.loads(metadata[case])) for case in metadata["cases"].split()]
     except Exception as error:
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from None
     for case, options in found:

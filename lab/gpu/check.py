@@ -131,12 +131,12 @@ def moe_bench():
     """The C layer on the device, with its parts; what its kernels reach alone."""
     if o.dry:
         r = bench(["moe n=256 d=64 h=128 e=8 c=2", "select n=256 e=8 k=64", "head n=64 d=64 V=512", "adafactor batch=2 rows=64 cols=64"], 60, "--parts")
-        return {**r, "model": kept(beside_model, r)}
+        return {**r, "model": guarded(beside_model, r)}
     size = "n=65536 d=768 h=3072 e=64 c=2"
     r = bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
                   "gemm m=65536 n=3072 k=768 compute=bf16", "select n=65536 e=64 k=2048", "head n=16384 d=768 V=32000 compute=bf16",
                   "adafactor batch=16 rows=768 cols=3072", "attention", "attention compute=bf16", "attention B=4 T=1024 compute=bf16"], 75, "--parts")
-    return {**r, "model": kept(beside_model, r)}
+    return {**r, "model": guarded(beside_model, r)}
 
 
 def routers():
@@ -160,10 +160,10 @@ def beside_model(r):
     return found
 
 
-def kept(judge, *what):
-    """What a judgement says, or why it fails: the measurements that it judges must not go with it."""
+def guarded(compare, *what):
+    """The result of a comparison, or its exception, so that the measurements are kept in any case."""
     try:
-        return judge(*what)
+        return compare(*what)
     except Exception as e:  # noqa: BLE001
         return {"exception": repr(e)}
 
@@ -192,7 +192,7 @@ def step_rate():
     if o.dry:
         return bench([f"step config={c}/pico.json B=2 T=128"], 60)
     r = bench([f"step config={c}/nano.json B=32 T=128 compute=bf16", f"step config={c}/small.json B=16 T=512 compute=bf16"], 45)
-    r["graphs"] = kept(graphs, c)
+    r["graphs"] = guarded(graphs, c)
     r["model"] = r["graphs"].pop("model", {})
     for B in (4, 64):
         r[f"0.1b-64e {B} x 1024"] = bench([f"step config={c}/0.1b-64e.json B={B} T=1024 compute=bf16"], 80)

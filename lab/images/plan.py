@@ -5,7 +5,7 @@ import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 PLAN, RESULTS = json.loads((HERE / "plan.json").read_text()), HERE / "results.jsonl"
-BINS = 8  # parts of (0,1) in which loss by noise is told
+BINS = 8  # parts of (0,1) in which loss by noise is reported
 FIELDS = ("set", "arm", "rate", "seed", "steps", "width")
 
 

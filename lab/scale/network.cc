@@ -32,7 +32,7 @@ struct transfer {
 struct rank_state {
   ch_comm comm;
   ch_traffic traffic;
-  double owed, computed; /* seconds */
+  double pending, computed; /* seconds */
   std::vector<std::shared_ptr<transfer>> place;
 };
 
@@ -52,9 +52,9 @@ rank_state *state_of(const ch_comm *comm) { return static_cast<rank_state *>(com
 
 void sleep_off(const ch_comm *comm) {
   rank_state *s = state_of(comm);
-  double owed = s->owed;
-  s->owed = 0;
-  if (owed > 0) s4u::this_actor::sleep_for(owed);
+  double pending = s->pending;
+  s->pending = 0;
+  if (pending > 0) s4u::this_actor::sleep_for(pending);
 }
 
 /* One rank's messages to and from some others. */
@@ -177,7 +177,7 @@ void scale_network_run(int argc, char **argv, const char *platform, int count,
 }
 
 void scale_network_compute(const ch_comm *comm, double seconds) {
-  state_of(comm)->owed += seconds;
+  state_of(comm)->pending += seconds;
   state_of(comm)->computed += seconds;
 }
 

@@ -53,8 +53,8 @@ void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int grad_chunks, 
   __real_ch_comm_sum(comm, what, grad_chunks, moved, arrays, &(ch_sum_buffers){shared, buffers->spans});
 }
 
-/* Exchanges what the loop of choir train does beside the step (train/loop.c): who waited, whether all are well, who
- * wishes to stop. */
+/* The exchanges of the loop of choir train outside the step (train/loop.c): seconds waited, error codes, requests to
+ * stop. */
 static void between_steps(const ch_comm *comm) {
   double own = 0, waited[CH_RANKS];
   ch_comm_gather(comm, "seconds waited", &own, waited, sizeof own);

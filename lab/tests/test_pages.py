@@ -56,8 +56,8 @@ class Pages(unittest.TestCase):
             if router["name"] == "expert_choice" and router["pool"] == "batch" and router["threshold_after"] == 0:
                 if final["own"]["routing"] == "batch" and final["causal"]["routing"] == "threshold":
                     gaps.append(final["causal"]["loss"] - final["own"]["loss"])
-        told = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats; "
-        self.assertIn(told, self.made[ROOT / "docs" / "causality.md"])
+        message = f"{len(gaps)} runs, {min(gaps):.4f} to {max(gaps):.4f} nats; "
+        self.assertIn(message, self.made[ROOT / "docs" / "causality.md"])
 
     def test_numbers_of_other_pages(self):
         """Each "0.0038 (-0.0005 to 0.0081)" of a page is a row of all comparisons, or one with the other sign."""
@@ -69,8 +69,8 @@ class Pages(unittest.TestCase):
         for name in ("lab/docs/results", "docs/diffusion", "docs/moe", "docs/routers"):
             text = " ".join((ROOT / f"{name}.md").read_text().split())
             for mean, low, high in pattern.findall(text):
-                told = f"{name}.md: {mean} ({low} to {high}) is no row of lab/docs/results/comparisons.csv"
-                self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, told)
+                message = f"{name}.md: {mean} ({low} to {high}) is no row of lab/docs/results/comparisons.csv"
+                self.assertTrue({(mean, low, high), (minus(mean), minus(high), minus(low))} & known, message)
 
     def test_tables_of_runs_that_are_no_study(self):
         for name in ("alone", "causality/measure", "loads", "locality/measure"):

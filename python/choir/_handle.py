@@ -37,8 +37,8 @@ class _Calls:
         """At exit a thread ends silently: CPython aborts if a thread writes its traceback at that time."""
         if not self.ending:
             return
-        told = "choir: the interpreter is about to end; no call begins"
-        raise RuntimeError(told) if threading.current_thread() is threading.main_thread() else SystemExit(told)
+        message = "choir: the interpreter is about to end; no call begins"
+        raise RuntimeError(message) if threading.current_thread() is threading.main_thread() else SystemExit(message)
 
     def end(self):
         with self._changed:

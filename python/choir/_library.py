@@ -40,10 +40,10 @@ def require(what: str) -> None:
 def _machine() -> str:
     """ "Linux x86_64, glibc 2.36"."""
     libc, version = platform.libc_ver()
-    told = f"{platform.system()} {platform.machine()}"
+    system = f"{platform.system()} {platform.machine()}"
     if platform.system() != "Linux":
-        return told
-    return f"{told}, {libc} {version}" if libc else f"{told}, a C library that is not glibc"
+        return system
+    return f"{system}, {libc} {version}" if libc else f"{system}, a C library that is not glibc"
 
 
 def _has_wheel() -> bool:
@@ -65,14 +65,14 @@ def absent() -> LibraryError:
     """The reason if no libchoir was found."""
     here, build = _machine(), "build it (README.md) and name libchoir.so in CHOIR_LIBRARY"
     if _has_wheel():
-        told = (
+        reason = (
             f"libchoir is not installed ({here}): install the wheel that contains it (pip install --force-reinstall choir-moe), or "
             f"{build}"
         )
     else:
         low = ".".join(map(str, _GLIBC))
-        told = (
+        reason = (
             f"libchoir is not installed, and there is no wheel with it for this machine ({here}): wheels with it are for Linux with glibc {low} or later on "
             f"{' and '.join(_WHEELS)}. Run this on such a machine, or {build}"
         )
-    return LibraryError(f"{told}. choir.torch works without it", absent=True)
+    return LibraryError(f"{reason}. choir.torch works without it", absent=True)

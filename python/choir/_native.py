@@ -76,9 +76,9 @@ causes: list[BaseException] = []  # exceptions of Python routers, the causes of 
 def check(code):
     """Raises the exception for an error code, with the library's message; notices become warnings."""
     if not code:
-        told = string(lib.choir_notices())
-        if told:
-            warnings.warn(told.strip(), stacklevel=3)
+        notices = string(lib.choir_notices())
+        if notices:
+            warnings.warn(notices.strip(), stacklevel=3)
         return
     message, kind = string(lib.choir_error_message()), _ERRORS.get(code, Error)
     cause = causes.pop() if causes else None

@@ -124,8 +124,8 @@ class PluginRouter:
         try:
             return function()
         except Exception as error:
-            told = self.callback.message(error).decode()
-            raise ArgumentError(f"router '{self.router.name}': {told}") from error
+            message = self.callback.message(error).decode()
+            raise ArgumentError(f"router '{self.router.name}': {message}") from error
 
     def _check(self, call: Any, valid: np.ndarray, taken: np.ndarray) -> None:
         name, held, load = self.router.name, taken.sum(1), taken.sum(0)

@@ -69,12 +69,12 @@ def answer(callback: plugin.Callback, call: types.SimpleNamespace, read) -> byte
         made = (callback.choice, callback.update_state, callback.loss_and_gradient, callback.ranked)[call.asks](call, *given)
         return struct.pack("=i", 0) + b"".join(part.tobytes() for part in (made if call.asks == LOSS else (made,)))
     except BaseException as error:  # including sys.exit: the run must end with a message
-        told = callback.message(error)
+        message = callback.message(error)
         trace = of_files(error, callback.files)
-        if trace and told not in shown:  # `observe` is called for every layer before the run ends
+        if trace and message not in shown:  # `observe` is called for every layer before the run ends
             traceback.print_exception(type(error), error, trace)
-        shown.add(told)
-        return struct.pack("=i", 1) + told.ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
+        shown.add(message)
+        return struct.pack("=i", 1) + message.ljust(lib.CHOIR_PLUGIN_MESSAGE_BYTES, b"\0")
 
 
 def serve(stream, routers: list) -> None:
@@ -113,9 +113,9 @@ def main() -> None:
         signal.signal(stops, signal.SIG_IGN)  # the program still sends requests while it saves
     load(file)
     definitions, routers = zip(*plugin.registered.values()) if plugin.registered else ((), ())
-    told = json.dumps([described(made) for made in definitions]).encode()
+    description = json.dumps([described(made) for made in definitions]).encode()
     with socket.socket(fileno=int(number)) as connection, connection.makefile("rwb") as stream:
-        stream.write(struct.pack("=i", len(told)) + told)
+        stream.write(struct.pack("=i", len(description)) + description)
         stream.flush()
         serve(stream, routers)
 

@@ -144,8 +144,8 @@ class Callback:
 
     def message(self, error: BaseException) -> bytes:
         """The message of an exception for C, as UTF-8: unpaired surrogates are escaped."""
-        told = _where(error, self.files).encode(errors="backslashreplace")[: MESSAGE_BYTES - 1]
-        return told.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: MESSAGE_BYTES - 1]
+        text = _where(error, self.files).encode(errors="backslashreplace")[: MESSAGE_BYTES - 1]
+        return text.replace(b"\0", b"\\0").decode(errors="ignore").encode()[: MESSAGE_BYTES - 1]
 
 
 def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
@@ -178,8 +178,8 @@ def _c_functions(callback: Callback) -> dict[str, Callable[..., int]]:
                 return 0
             except BaseException as error:  # noqa: BLE001 C gets the message, and ends the run
                 native.causes.append(error)
-                told = callback.message(error)
-                ffi.memmove(call.message, told + b"\0", len(told) + 1)
+                message = callback.message(error)
+                ffi.memmove(call.message, message + b"\0", len(message) + 1)
                 return 1
 
         return called
@@ -493,8 +493,8 @@ def _registering(given: dict[str, Any]) -> Callable[[Function], Function]:
         names = [option["name"] for option in own]
         _check_functions(name, function, names, *more)
         _note_load(name)
-        told = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
-        fields = {**given, "summary": told}
+        line = summary or (inspect.getdoc(function) or f"{getattr(function, '__name__', name)} of Python").split("\n")[0]
+        fields = {**given, "summary": line}
         for one in ("options", "observe", "loss", "ranking"):
             fields.pop(one, None)
         callback = Callback(function, names, *more)

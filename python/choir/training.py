@@ -83,10 +83,10 @@ def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> N
     """Calls choir_train or choir_finetune. fields: choir_train_options; run: choir_model_options."""
     model = native.options("choir_model_options", **run)
     options = native.options("choir_train_options", model=model, **fields)
-    told = Line() if progress is True else progress or (lambda event: None)
+    report = Line() if progress is True else progress or (lambda event: None)
 
     def event(_, given):
-        told(_dictionary(given))
+        report(_dictionary(given))
 
     with contextlib.suppress(InterruptedRun), Guard() as guard:
         guard.on(options, "event", event)

@@ -163,11 +163,11 @@ class Models(unittest.TestCase):
             self.model.forward(np.full((1, 16), 400))
 
     def test_evaluate_is_the_program_s(self):
-        told = json.loads(testing.program("eval", self.at, "--data", testing.directory() / "data", "--json"))
+        output = json.loads(testing.program("eval", self.at, "--data", testing.directory() / "data", "--json"))
         found = self.model.evaluate(testing.directory() / "data")
         self.assertTrue(found.looks_across_tokens)
-        losses = [x for x in testing.numbers(told)]
-        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in losses), (found, told))
+        losses = [x for x in testing.numbers(output)]
+        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in losses), (found, output))
 
         def stop(done, total):
             raise KeyboardInterrupt
@@ -345,10 +345,10 @@ class Models(unittest.TestCase):
         other = choir.Trainer(choir.Model(config, threads=2), optimizer="adamw", learning_rate=3e-3, beta1=0.9)
         other.resume(path)
         self.assertEqual(other.step(tokens), trainer.step(tokens))
-        told = testing.program("eval", path, "--data", testing.directory() / "data", "--json")
+        output = testing.program("eval", path, "--data", testing.directory() / "data", "--json")
         with choir.Model.load(path) as read:
             found = read.evaluate(testing.directory() / "data")
-        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in testing.numbers(json.loads(told))))
+        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in testing.numbers(json.loads(output))))
         with self.assertRaises(choir.ArgumentError):
             trainer.step(tokens[:4])
         trainer.save(testing.directory() / "wordless")
@@ -410,10 +410,10 @@ class Models(unittest.TestCase):
     def test_examples(self):
         examples = testing.SOURCE / "examples"
         for words in (["route.py"], ["compare_runs.py", str(self.at)]):
-            told = subprocess.run(
+            output = subprocess.run(
                 [sys.executable, str(examples / words[0]), *words[1:]], check=True, capture_output=True
             )
-            self.assertGreater(len(told.stdout.splitlines()), 1)
+            self.assertGreater(len(output.stdout.splitlines()), 1)
 
 
 if __name__ == "__main__":

@@ -593,13 +593,13 @@ class Program(unittest.TestCase):
     def test_exit_status_and_json(self):
         done = self.run_on(self.ROUTER, "mine.py:route", "--experts-choose", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        told = json.loads(done.stdout)
-        self.assertEqual((told["convention"], told["faults"], told["first"]), ("expert_choice", [], None))
+        output = json.loads(done.stdout)
+        self.assertEqual((output["convention"], output["faults"], output["first"]), ("expert_choice", [], None))
         done = self.run_on(self.ROUTER, "mine.py:wrong", "--experts-choose", "--json")
         self.assertEqual(done.returncode, 1, done.stderr)
-        told = json.loads(done.stdout)
-        self.assertEqual((told["convention"], told["faults"]), (None, ["gates_over_tokens"]))
-        self.assertLessEqual({"vector", "token", "expert", "expected", "got"}, told["first"].keys())
+        output = json.loads(done.stdout)
+        self.assertEqual((output["convention"], output["faults"]), (None, ["gates_over_tokens"]))
+        self.assertLessEqual({"vector", "token", "expert", "expected", "got"}, output["first"].keys())
         self.assertEqual(self.run_on(self.ROUTER, "mine.py:Some.route", "--experts-choose").returncode, 0)
 
     def test_text_fits_a_terminal(self):

@@ -135,10 +135,10 @@ class Claims(unittest.TestCase):
             self.assertEqual(len(taken), 2)
 
     def test_without_locks_it_says_so(self):
-        told = []
+        message = []
         with unittest.mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "none")):
-            with files.claimed(self.at / "st", "runs", told.append):
-                self.assertRegex(told[0], "lock: this file system has no locks")
+            with files.claimed(self.at / "st", "runs", message.append):
+                self.assertRegex(message[0], "lock: this file system has no locks")
 
 
 if __name__ == "__main__":

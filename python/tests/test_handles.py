@@ -205,8 +205,8 @@ class Surroundings(unittest.TestCase):
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        told = ours.recv()
-        self.assertTrue(told == expected or "fork" in told, told)
+        message = ours.recv()
+        self.assertTrue(message == expected or "fork" in message, message)
 
     def test_exit_during_a_daemon_threads_call(self):
         """The interpreter waits for what it would be called back from; its status is its own."""
@@ -305,9 +305,9 @@ class Exceptions(unittest.TestCase):
             (lambda: choir.load_plugin(at / "own.py"), r"z\\xFF/own.py: ZeroDivisionError"),
             (lambda: choir.load_plugin(at / "none.py"), r"z\\xFF/none.py: No such file"),
         ):
-            with self.assertRaisesRegex(choir.Error, says) as told:
+            with self.assertRaisesRegex(choir.Error, says) as caught:
                 call()
-            str(told.exception).encode()
+            str(caught.exception).encode()
 
     def test_a_damaged_checkpoint_is_a_warning(self):
         """A run's newest checkpoint is damaged, an earlier one is taken: that is said."""

@@ -171,8 +171,8 @@ class Example(unittest.TestCase):
                     self.assertEqual((at / name).read_text(), "mine")
                     (at / name).unlink()
             self.images.check_new(at)
-            for wrong, told in ((at / "mine", "cannot be written"), (at / "mine" / "inside", "cannot be written")):
-                with self.assertRaisesRegex(SystemExit, told):
+            for wrong, message in ((at / "mine", "cannot be written"), (at / "mine" / "inside", "cannot be written")):
+                with self.assertRaisesRegex(SystemExit, message):
                     self.images.check_new(wrong)
             (at / "link").symlink_to(folder)
             with self.assertRaisesRegex(SystemExit, "symbolic link"):

@@ -57,12 +57,12 @@ class Notices(unittest.TestCase):
             self.assertRegex(found[f"{third}LIST"].decode(), rf"(?m)^{owner} \d\S* \S+ \d\S*: \S")
         # What libgomp's notice refers to.
         self.assertIn(b"GNU GENERAL PUBLIC LICENSE", found[f"{third}common-licenses/GPL-3"])
-        told = found[f"{ABOUT}/METADATA"].decode()
-        self.assertIn("License-Expression: Apache-2.0 AND ", told)
-        self.assertIn("GPL-3.0-or-later WITH GCC-exception-3.1", told)
+        message = found[f"{ABOUT}/METADATA"].decode()
+        self.assertIn("License-Expression: Apache-2.0 AND ", message)
+        self.assertIn("GPL-3.0-or-later WITH GCC-exception-3.1", message)
         licences = {f"License-File: {name.partition('/licenses/')[2]}" for name in found if "/licenses/" in name}
-        self.assertEqual(licences - set(told.splitlines()), set())
-        self.assertTrue(told.endswith("\n\nText\n"))
+        self.assertEqual(licences - set(message.splitlines()), set())
+        self.assertTrue(message.endswith("\n\nText\n"))
         recorded = {row.split(",")[0] for row in found[f"{ABOUT}/RECORD"].decode().splitlines()}
         self.assertEqual(recorded, set(found))
 
@@ -112,10 +112,10 @@ class Publisher(unittest.TestCase):
         # The page on PyPI.
         done = subprocess.run([sys.executable, at / "packaging" / "pure_wheel.py", at], check=True, capture_output=True, text=True)
         with zipfile.ZipFile(done.stdout.strip()) as wheel:
-            told = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode().splitlines()
+            message = wheel.read(next(name for name in wheel.namelist() if name.endswith("/METADATA"))).decode().splitlines()
         for line in ("Author-email: Anna <anna@choir.test>", "Project-URL: Homepage, https://choir.test", "Project-URL: Source, https://choir.test/git"):
-            self.assertIn(line, told)
-        self.assertFalse(any("example.org" in line for line in told))
+            self.assertIn(line, message)
+        self.assertFalse(any("example.org" in line for line in message))
 
 class Site(unittest.TestCase):
     def test_pictures_are_copied_and_shown(self):

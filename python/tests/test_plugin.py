@@ -54,8 +54,8 @@ def balance(scores, valid, chosen):
     return (slope * np.where(valid[:, None], scores, 0)).sum(), slope
 
 
-@choir.experts_choose("own_least", options={"sign": (-1, -1, 1)}, ranking=lambda scores, valid, sign: sign * scores)
-def own_least(scores, valid, capacity, training, sign):
+@choir.experts_choose("own_min", options={"sign": (-1, -1, 1)}, ranking=lambda scores, valid, sign: sign * scores)
+def own_min(scores, valid, capacity, training, sign):
     """experts take the tokens of the lowest scores"""
     return own_ec(-scores, valid, capacity, training)
 
@@ -116,8 +116,8 @@ class Routing(unittest.TestCase):
         valid = np.arange(N) % 7 != 2
         for sign in (-1, 1):
             for more in ({}, {"valid": valid}):
-                made = choir.route(scores_of(), "own_least", sign=sign, **more)
-                served = choir.route(scores_of(), "own_least", sign=sign, thresholds=made.cutoffs, **more)
+                made = choir.route(scores_of(), "own_min", sign=sign, **more)
+                served = choir.route(scores_of(), "own_min", sign=sign, thresholds=made.cutoffs, **more)
                 np.testing.assert_array_equal(served.load, made.load)
                 self.assertEqual((served.gates == made.gates).all(), sign < 0)
 
@@ -164,10 +164,10 @@ class Routing(unittest.TestCase):
         self.assertEqual((seen["seed"], seen["sequence_length"], seen["valid"].any()), (7, N, False))
 
     def refused(self, says, function, **definition):
-        with self.assertRaisesRegex(choir.Error, says) as told:
+        with self.assertRaisesRegex(choir.Error, says) as caught:
             choir.router("wayward", **definition)(function)
             choir.route(scores_of(), "wayward")
-        return told.exception
+        return caught.exception
 
     def test_is_not_believed(self):
         none = lambda scores, *_, **options: np.zeros_like(scores, bool)  # noqa: E731
@@ -320,9 +320,9 @@ class Runs(unittest.TestCase):
             self.divisor = [1, 0, 1]
             trainer.step(tokens)
             trainer.save(at)
-            with self.assertRaisesRegex(choir.Error, "ZeroDivisionError") as told:
+            with self.assertRaisesRegex(choir.Error, "ZeroDivisionError") as caught:
                 trainer.step(tokens)
-            self.assertIsInstance(told.exception.__cause__, ZeroDivisionError)
+            self.assertIsInstance(caught.exception.__cause__, ZeroDivisionError)
             for save in (trainer.save, model.save):
                 self.assertRaisesRegex(choir.ArgumentError, "step 2 ended between", save, testing.directory() / "half")
             self.assertRaisesRegex(choir.ArgumentError, "step 2 ended between", trainer.step, tokens)
@@ -396,8 +396,8 @@ class Program(unittest.TestCase):
             (("help", "routers", "--plugin", "word.py"), True),
         ):
             with self.subTest(words):
-                told = self.run_program(*words, cwd=at)
-                self.assertEqual((at / "hit").exists(), loads, told)
+                output = self.run_program(*words, cwd=at)
+                self.assertEqual((at / "hit").exists(), loads, output)
                 (at / "hit").unlink(missing_ok=True)
         self.assertEqual(self.run_program(word, "study", "list", cwd=at)[0], 2)
         self.assertFalse((at / "hit").exists())
@@ -418,9 +418,9 @@ class Program(unittest.TestCase):
                 if path is None:
                     del env["PYTHONPATH"]
                 with self.subTest(python=python, path=path):
-                    told = self.run_program("help", "far", "--plugin", file, cwd=at, env=env)
+                    output = self.run_program("help", "far", "--plugin", file, cwd=at, env=env)
                     if python == sys.executable and path and str(other) in path:
-                        self.assertEqual(told[0], 0, told)
+                        self.assertEqual(output[0], 0, output)
                     if path == ":":
                         self.run_program("study", "--help", cwd=at, env=env)
                     self.assertFalse((at / "hit").exists(), (at / "hit").exists() and (at / "hit").read_text())
@@ -428,8 +428,8 @@ class Program(unittest.TestCase):
     def test_route(self):
         np.save(testing.directory() / "s.npy", scores_of())
         words = ("route", "--router", "louder", "--set", "router.share=0.25", testing.directory() / "s.npy", "--json")
-        code, out, told = self.run_program(*words, "--plugin", EXAMPLE)
-        self.assertEqual((code, told), (0, ""))
+        code, out, output = self.run_program(*words, "--plugin", EXAMPLE)
+        self.assertEqual((code, output), (0, ""))
         choir.load_plugin(EXAMPLE)
         self.assertEqual(json.loads(out)["load"], choir.route(scores_of(), "louder", share=0.25).load.tolist())
         self.assertIn("of the loudest token", self.run_program("help", "louder", "--plugin", EXAMPLE)[1])
@@ -446,8 +446,8 @@ class Program(unittest.TestCase):
         for run, tilt in zip(runs, (0.25, 0.25, 0)):
             sets = [word for key in ("router.name=lossy", f"router.tilt={tilt}", "steps=2") for word in ("--set", key)]
             if run is runs[0]:
-                code, _, told = self.run_program("train", "--config", config, "--data", data, "--out", run, *sets, "--plugin", file)
-                self.assertEqual(code, 0, told)
+                code, _, output = self.run_program("train", "--config", config, "--data", data, "--out", run, *sets, "--plugin", file)
+                self.assertEqual(code, 0, output)
             else:
                 options = choir.Config(config)
                 for key, value in (("router.name", "lossy"), ("router.tilt", tilt), ("steps", 2)):
@@ -461,9 +461,9 @@ class Program(unittest.TestCase):
         for text, says in (("x = 1", "has no router"), ("import nope", "No module named 'nope'")):
             file = testing.directory() / "none.py"
             file.write_text(text)
-            code, _, told = self.run_program("help", "routers", "--plugin", file)
+            code, _, output = self.run_program("help", "routers", "--plugin", file)
             self.assertEqual(code, 1)
-            self.assertIn(says, told)
+            self.assertIn(says, output)
         self.assertIn("No such file", self.run_program("help", "--plugin", "absent.py")[2])
         os.mkfifo(pipe := testing.directory() / "pipe.py")  # which nobody writes
         for other in (testing.directory(), pipe):
@@ -484,9 +484,9 @@ class Program(unittest.TestCase):
             file.write_text(text)
             with self.subTest(text), self.assertRaisesRegex(choir.FormatError, says):
                 choir.load_plugin(file)
-        with self.assertRaisesRegex(choir.FileError, "plug-in absent.py: No such file") as told:
+        with self.assertRaisesRegex(choir.FileError, "plug-in absent.py: No such file") as caught:
             choir.load_plugin("absent.py")
-        self.assertIsInstance(told.exception, FileNotFoundError)
+        self.assertIsInstance(caught.exception, FileNotFoundError)
 
     def test_modules_next_to_the_file(self):
         """A file imports what stands beside it, behind all other modules, and is a module itself."""
@@ -507,48 +507,48 @@ class Program(unittest.TestCase):
         np.save(testing.directory() / "beside.npy", scores_of())
         words = ("route", "--router", "kin", testing.directory() / "beside.npy", "--plugin", file)
         for cwd in (folder, "/"):
-            code, _, told = self.run_program(*words, cwd=cwd)
-            self.assertEqual((code, told), (0, ""))
+            code, _, output = self.run_program(*words, cwd=cwd)
+            self.assertEqual((code, output), (0, ""))
         file.write_text(file.read_text() + f"import pathlib\npathlib.Path({str(file)!r}).write_text('')\n")
         self.assertIn("changed while it was loaded", self.run_program(*words)[2])
 
     def test_messages_of_any_kind(self):
         """An exception whose message is no text, cannot be made, or is long."""
         testing.run()
-        np.save(testing.directory() / "told.npy", scores_of())
-        text = "class Mute(Exception):\n    def __str__(self): return 1 / 0\n" + EXAMPLE.read_text().replace("louder", "told")
+        np.save(testing.directory() / "mute.npy", scores_of())
+        text = "class Mute(Exception):\n    def __str__(self): return 1 / 0\n" + EXAMPLE.read_text().replace("louder", "mute")
         for raised, says in (
             ("ValueError('\\udcff\\0.txt')", r"ValueError: \\udcff\\0.txt"),
-            ("Mute()", r"Mute: \(a message that cannot be made: ZeroDivisionError\) \(told.py, line"),
+            ("Mute()", r"Mute: \(a message that cannot be made: ZeroDivisionError\) \(mute.py, line"),
             ("ValueError('\u00e9' * 999)", "ValueError: \u00e9\u00e9"),
         ):
-            (file := testing.directory() / "told.py").write_text(text.replace("    heard", f"    raise {raised}\n    heard", 1))
+            (file := testing.directory() / "mute.py").write_text(text.replace("    heard", f"    raise {raised}\n    heard", 1))
             with self.subTest(raised):
-                code, _, told = self.run_program("route", "--router", "told", testing.directory() / "told.npy", "--plugin", file)
+                code, _, output = self.run_program("route", "--router", "mute", testing.directory() / "mute.npy", "--plugin", file)
                 self.assertEqual(code, 1)
-                self.assertRegex(told.splitlines()[-1], "router 'told': " + says)
+                self.assertRegex(output.splitlines()[-1], "router 'mute': " + says)
 
     def test_tracebacks(self):
         """They begin with the file's own line, and come once, though every layer asks `observe`."""
         testing.run()
         file = testing.directory() / "short.py"
         file.write_text(LOSSY.replace("lossy", "short").replace("aux_loss_weight=10, options={", "options={3: 1, "))
-        told = self.run_program("help", "--plugin", file)[2]
-        self.assertRegex(told, r'^Traceback .*\n  File ".*short.py", line 3, in')
-        self.assertIn("router 'short': the name of an option is 3", told)
+        output = self.run_program("help", "--plugin", file)[2]
+        self.assertRegex(output, r'^Traceback .*\n  File ".*short.py", line 3, in')
+        self.assertIn("router 'short': the name of an option is 3", output)
         text = LOSSY.replace("lossy", "short").replace("loss=lambda scores, valid, chosen, tilt: (", "observe=lambda state, demand, tilt: (0, ")
         file.write_text(text.replace("aux_loss_weight=10, ", "").replace("tilt * (scores * chosen).sum() / 99, tilt * chosen / 99", "1 / 0"))
         words = ["--set", "router.name=short", "--set", "moe_every=1", "--plugin", file, "--out", testing.directory() / "short-run"]
-        told = self.run_program("train", "--config", testing.directory() / "config.json", "--data", testing.directory() / "data", *words)[2]
-        self.assertEqual((told.count("Traceback"), told.count("_serve.py")), (1, 0), told)
-        self.assertRegex(told, r"router 'short': ZeroDivisionError: division by zero \(short.py, line 4\)")
+        output = self.run_program("train", "--config", testing.directory() / "config.json", "--data", testing.directory() / "data", *words)[2]
+        self.assertEqual((output.count("Traceback"), output.count("_serve.py")), (1, 0), output)
+        self.assertRegex(output, r"router 'short': ZeroDivisionError: division by zero \(short.py, line 4\)")
 
     def test_two_of_one_name(self):
         first, other = testing.directory() / "first.py", testing.directory() / "other.py"
         first.write_text(EXAMPLE.read_text().replace("louder", "twin"))
         other.write_text(first.read_text() + "# another\n")
-        code, _, told = self.run_program("help", "--plugin", first, "--plugin", other)
-        self.assertEqual((code, told), (1, f"choir: router 'twin': {first} has one of that name, and {other} another: rename one\n"))
+        code, _, output = self.run_program("help", "--plugin", first, "--plugin", other)
+        self.assertEqual((code, output), (1, f"choir: router 'twin': {first} has one of that name, and {other} another: rename one\n"))
         self.assertEqual(self.run_program("help", "--plugin", first, "--plugin", f"{testing.directory()}/./first.py")[0], 0)
         choir.load_plugin(first)
         self.assertRaisesRegex(choir.ArgumentError, "first.py has one of that name, and .*other.py another", choir.load_plugin, other)
@@ -563,9 +563,9 @@ class Program(unittest.TestCase):
         for number, file in enumerate(files):
             file.write_text(EXAMPLE.read_text().replace("louder", "bytes") + f"# {number}\n")
         self.assertEqual(self.run_program("help", "bytes", "--plugin", files[0])[0], 0)
-        code, _, told = self.run_program("help", "bytes", "--plugin", files[0], "--plugin", files[1])
-        self.assertEqual(code, 1, told)
-        self.assertRegex(told, r"own\\xfe.py has one of that name, and .*own\\xff.py another")
+        code, _, output = self.run_program("help", "bytes", "--plugin", files[0], "--plugin", files[1])
+        self.assertEqual(code, 1, output)
+        self.assertRegex(output, r"own\\xfe.py has one of that name, and .*own\\xff.py another")
 
     def test_a_changed_file(self):
         testing.run()
@@ -577,14 +577,14 @@ class Program(unittest.TestCase):
         self.assertEqual(self.run_program(*train)[0], 0)
         again = ("train", "--out", run, "--resume", "--set", "steps=3", "--plugin", file)
         file.write_text(text + "# another\n")
-        code, _, told = self.run_program(*again)
-        trained = re.search(r'put version="([0-9a-f]{16})" into', told)
-        self.assertTrue(code == 1 and trained and f"that of {file} is" in told, told)
+        code, _, output = self.run_program(*again)
+        trained = re.search(r'put version="([0-9a-f]{16})" into', output)
+        self.assertTrue(code == 1 and trained and f"that of {file} is" in output, output)
         with self.assertRaisesRegex(choir.ArgumentError, "another rule"):
             choir.load_plugin(file)
             choir.train(out=run, resume=True, steps=3)
-        code, _, told = self.run_program("eval", run, "--plugin", file)
-        self.assertTrue(code == 0 and f"note: {run}" in told and f"of version {trained[1]}, and that of {file}" in told, told)
+        code, _, output = self.run_program("eval", run, "--plugin", file)
+        self.assertTrue(code == 0 and f"note: {run}" in output and f"of version {trained[1]}, and that of {file}" in output, output)
         file.write_text(text.replace('"grows",', f'"grows", version="{trained[1]}",'))
         self.assertEqual(self.run_program(*again)[0], 0)
         file.write_text(text)
@@ -598,12 +598,12 @@ class Program(unittest.TestCase):
         config, data = testing.directory() / "config.json", testing.directory() / "data"
         sets = [word for key in ("router.name=tired", "steps=2") for word in ("--set", key)]
         train = ("train", "--config", config, "--data", data, *sets, "--plugin", file, "--out", testing.directory())
-        code, _, told = self.run_program(*train[:-1], train[-1] / "tired-run")
+        code, _, output = self.run_program(*train[:-1], train[-1] / "tired-run")
         self.assertEqual(code, 1)
-        self.assertIn("router 'tired': SystemExit: no tea (tired.py, line", told)
+        self.assertIn("router 'tired': SystemExit: no tea (tired.py, line", output)
         file.write_text(text.replace("return chosen &", "return chosen & False &"))
-        code, _, told = self.run_program(*train[:-1], train[-1] / "idle-run")
-        self.assertEqual((code, told.count("router 'tired' took none of ")), (0, 1), told)
+        code, _, output = self.run_program(*train[:-1], train[-1] / "idle-run")
+        self.assertEqual((code, output.count("router 'tired' took none of ")), (0, 1), output)
 
     def test_cost_of_serving(self):
         """A router that does not rank by its scores: thresholds give a token other experts, and that is said."""
@@ -614,23 +614,23 @@ class Program(unittest.TestCase):
             "(heard > share * heard.max(axis=0))", "valid[:, None]"
         ))  # fmt: skip
         words = ("--config", testing.directory() / "config.json", "--data", data, "--set", "steps=4")
-        code, shown, told = self.run_program("train", *words, "--set", "router.name=odd", "--out", out, "--plugin", file)
-        self.assertEqual(code, 0, told)
+        code, shown, output = self.run_program("train", *words, "--set", "router.name=odd", "--out", out, "--plugin", file)
+        self.assertEqual(code, 0, output)
         says = r"layer 1: threshold routing assigns [\d.]+ experts per token, and router 'odd' itself"
-        self.assertEqual(len(re.findall(says, shown + told)), 1, shown + told)
+        self.assertEqual(len(re.findall(says, shown + output)), 1, shown + output)
         self.assertRegex(self.run_program("eval", out, "--plugin", file)[2], says)
         text = file.read_text()
         file.write_text(text.replace('"odd", ', '"odd", ranking=lambda scores, valid, **_: -scores, ', 1))
         self.assertNotEqual(text, file.read_text())
         ranked = testing.directory() / "odd-ranked"
         train = ("train", *words, "--set", "router.name=odd", "--set", "learning_rate=0.001", "--out", ranked)
-        code, shown, told = self.run_program(*train, "--plugin", file)
-        self.assertEqual((code, re.findall(says, shown + told)), (0, []), shown + told)
-        code, shown, told = self.run_program("eval", ranked, "--plugin", file)
-        self.assertEqual((code, re.findall(says, shown + told)), (0, []), shown + told)
+        code, shown, output = self.run_program(*train, "--plugin", file)
+        self.assertEqual((code, re.findall(says, shown + output)), (0, []), shown + output)
+        code, shown, output = self.run_program("eval", ranked, "--plugin", file)
+        self.assertEqual((code, re.findall(says, shown + output)), (0, []), shown + output)
         for without in (("eval", out), ("train", "--resume", "--set", "steps=5", "--out", out)):
-            code, shown, told = self.run_program(*without)
-            self.assertEqual((code, (shown + told).count("one of your own comes with --plugin FILE")), (1, 1), told)
+            code, shown, output = self.run_program(*without)
+            self.assertEqual((code, (shown + output).count("one of your own comes with --plugin FILE")), (1, 1), output)
 
     def test_python_ends_with_the_program(self):
         file = testing.directory() / "endless.py"
@@ -651,8 +651,8 @@ class Program(unittest.TestCase):
         self.assertIn("--plugin FILE", self.run_program("eval", run)[2])
         losses = {}
         for name, words in {"eval": ("eval", run, "--json"), "probe": ("probe", run, "--json")}.items():
-            code, out, told = self.run_program(*words, "--plugin", EXAMPLE)
-            self.assertEqual(code, 0, told)
+            code, out, output = self.run_program(*words, "--plugin", EXAMPLE)
+            self.assertEqual(code, 0, output)
             losses[name] = json.loads(out)
         self.assertEqual(self.run_program("generate", run, "--prompt", "ka", "--max-tokens", 3, "--plugin", EXAMPLE)[0], 0)
         choir.load_plugin(EXAMPLE)
@@ -689,8 +689,8 @@ class Study(unittest.TestCase):
         file = folder / "mine.py"
         file.write_text(EXAMPLE.read_text().replace("louder", "mine"))
         words = ["run", at / "own-recipe.json", "--scale", at / "own-scale.json", "--data", at / "data", "--out", out]
-        told = testing.program("study", *words, "--plugin", file)
-        self.assertRegex(" ".join(told.split()), r"the loss of EC is [\d.]+ nats per token (higher|lower) than that of mine")
+        output = testing.program("study", *words, "--plugin", file)
+        self.assertRegex(" ".join(output.split()), r"the loss of EC is [\d.]+ nats per token (higher|lower) than that of mine")
         with self.assertRaises(subprocess.CalledProcessError) as refused:
             testing.program("study", "status", out)
         self.assertIn("--plugin FILE", refused.exception.stderr)
@@ -715,8 +715,8 @@ class Study(unittest.TestCase):
         words = ["run", at / "moving-recipe.json", "--scale", at / "moving-scale.json", "--data", at / "data", "--out", out]
         with self.assertRaises(subprocess.CalledProcessError) as failed:
             testing.program("study", *words, "--jobs", 1, "--plugin", file)
-        told = " ".join((failed.exception.stdout + failed.exception.stderr).split())  # lines are wrapped
-        self.assertIn("moving.py: has changed since the study began", told)
+        message = " ".join((failed.exception.stdout + failed.exception.stderr).split())  # lines are wrapped
+        self.assertIn("moving.py: has changed since the study began", message)
         results = store.Store(out / "results").results()
         self.assertLessEqual(sum(one["config"]["model"]["router"]["name"] == "moving" for one in results), 1)
         run = next(path for path in sorted(out.glob("*/moving-*")) if (path / "checkpoints").exists())
@@ -770,7 +770,7 @@ class Torch(unittest.TestCase):
             lambda scores, valid, capacity, training: own_ec(-scores, valid, capacity, training)
         )
         valid = np.arange(N) % 7 != 2
-        for router, more in (("own_least", {}), ("own_least", {"sign": 0.5}), ("object", {})):
+        for router, more in (("own_min", {}), ("own_min", {"sign": 0.5}), ("object", {})):
             for given in ({}, {"valid": valid}):
                 a = choir.route(scores_of(), router, **more, **given)
                 tensors = {key: torch.from_numpy(value) for key, value in given.items()}
@@ -784,7 +784,7 @@ class Torch(unittest.TestCase):
                 np.testing.assert_array_equal(a.gates, b.gates.detach())
                 slope = torch.autograd.grad(b.gates.sum(), scores)[0]
                 np.testing.assert_array_equal(slope, b.taken.float())
-        for router in ("own_least", "object"):
+        for router in ("own_min", "object"):
             torch.manual_seed(1)
             layer, x = choir.torch.MoE(16, 24, E, router), torch.randn(3, N, 16)
             run = torch.compile(layer, backend="aot_eager") if hasattr(torch.library, "custom_op") else layer

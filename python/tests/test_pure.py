@@ -118,11 +118,11 @@ class Pure(unittest.TestCase):
         with zipfile.ZipFile(self.wheel) as wheel:
             names = wheel.namelist()
             record = wheel.read(next(name for name in names if name.endswith("/RECORD"))).decode().split()
-            told = {row.split(",")[0]: row.split(",")[1] for row in record}
-            self.assertEqual(sorted(told), sorted(names))
+            message = {row.split(",")[0]: row.split(",")[1] for row in record}
+            self.assertEqual(sorted(message), sorted(names))
             for name in names:
                 digest = base64.urlsafe_b64encode(hashlib.sha256(wheel.read(name)).digest()).decode().rstrip("=")
-                self.assertIn(told[name], (f"sha256={digest}", ""))
+                self.assertIn(message[name], (f"sha256={digest}", ""))
         package = testing.SOURCE / "python" / "choir"
         modules = {f"choir/{path.relative_to(package).as_posix()}" for path in package.rglob("*.py")}
         self.assertEqual(modules - set(names), set())
@@ -133,11 +133,11 @@ class Pure(unittest.TestCase):
     def test_a_tour(self):
         for system in ("", NOT_POSIX, NOT_POSIX + "sys.platform, platform_of = 'win32', 'Windows AMD64'\n"
                        "import platform; platform.system, platform.machine = (lambda: 'Windows'), (lambda: 'AMD64')\n"):
-            told = self.python(HIDDEN + system + TOUR, self.at / "own.py", testing.choir.__version__).splitlines()
-            self.assertEqual([line.partition(" needs ")[0] for line in told if " needs " in line],
+            output = self.python(HIDDEN + system + TOUR, self.at / "own.py", testing.choir.__version__).splitlines()
+            self.assertEqual([line.partition(" needs ")[0] for line in output if " needs " in line],
                              ["choir.Model", "choir.route", "choir.train", "some.so, a plug-in in C,", "choir.Model", "choir.data", "choir.Tokenizer"])
             where = "Windows AMD64" if "Windows" in system else "Linux"
-            self.assertTrue(all(where in line and "libchoir" in line for line in told if " needs " in line), told)
+            self.assertTrue(all(where in line and "libchoir" in line for line in output if " needs " in line), output)
 
     def test_the_command(self):
         """`python -m choir` takes the program of a Debian package, and says what is lacking where there is none."""
@@ -154,9 +154,9 @@ class Pure(unittest.TestCase):
         """The tests of layers, which are those of an installation with libchoir."""
         program = HIDDEN + "sys.path.append(sys.argv.pop(1))\nimport unittest\nunittest.main(None, argv=sys.argv)"
         for file in ("test_torch_layer", "test_torch_state"):
-            told = self.python(program, testing.SOURCE / "python" / "tests", file)
-            self.assertRegex(told, r"Ran \d\d? tests")
-            self.assertEqual(re.findall(r"skipped=\d+", told), [])
+            output = self.python(program, testing.SOURCE / "python" / "tests", file)
+            self.assertRegex(output, r"Ran \d\d? tests")
+            self.assertEqual(re.findall(r"skipped=\d+", output), [])
 
     def test_pickles_cross(self):
         """A layer's options and a config that were pickled without libchoir serve with it, and the other way round."""

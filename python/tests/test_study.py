@@ -174,8 +174,8 @@ class Whole(unittest.TestCase):
         self.assertIn("step times: ", out)  # the runs themselves are elsewhere: said, and nothing else is lost
 
     def test_status(self):
-        told = json.loads(study("status", "whole", "--json")[0])
-        self.assertEqual(told[0]["arms"]["EC"]["done"], 4)
+        output = json.loads(study("status", "whole", "--json")[0])
+        self.assertEqual(output[0]["arms"]["EC"]["done"], 4)
         self.assertIn("4 of 4 end points", study("status", "whole")[0])
         self.assertIn("report.html", study("report", "whole")[0])
 
@@ -192,20 +192,20 @@ class Whole(unittest.TestCase):
                     if f"-r{rate}-s1-{steps}-" in name:
                         one["final"]["causal"]["loss"] = loss
             store_anew("rates/results", found)
-            told = json.loads(study("status", "rates", "--json")[0])
-            self.assertEqual([arm["rate"] for arm in told[0]["arms"].values()], [best, best])
+            output = json.loads(study("status", "rates", "--json")[0])
+            self.assertEqual([arm["rate"] for arm in output[0]["arms"].values()], [best, best])
 
     def test_noise_of_a_config(self):
         at = testing.run().parent
         (at / "noisy.json").write_text(json.dumps({**SCALE["config"], "train": {**SCALE["config"]["train"], "steps": 20}}))
         words = ["--config", "noisy.json", "--data", "data", "--out", "noise", "--seeds", 2, "--jobs", 1]
-        told, errors, status = study("noise", *words)
+        output, errors, status = study("noise", *words)
         self.assertEqual(status, 0, errors)
-        self.assertIn(" nats per token, 2 seeds", told)
+        self.assertIn(" nats per token, 2 seeds", output)
         facts = json.loads((at / "noise" / "noise-noisy" / "summary.json").read_text())
         losses = np.array([arm["causal"][-1] for arm in facts["arms"]])
         self.assertLess(np.abs(losses[0] - losses[1]).max(), np.abs(losses[0, 0] - losses[0, 1]))  # rounding, seeds
-        self.assertIn(f"seeds {np.std(losses[0], ddof=1):.4f} ", told)
+        self.assertIn(f"seeds {np.std(losses[0], ddof=1):.4f} ", output)
 
     def test_a_search_that_lacks_a_rate_leaves_no_verdict(self):
         at = testing.run().parent
@@ -219,8 +219,8 @@ class Whole(unittest.TestCase):
         study("report", "lacks")
         claims = json.loads((at / "lacks" / "two-scale" / "summary.json").read_text())["claims"]
         for claim, involved in zip(claims, (True, True, False, True, False)):
-            told = claim["verdict"] == "no verdict: the search for rates lacks top-2 at 0.06"
-            self.assertEqual(told, involved, claim)
+            message = claim["verdict"] == "no verdict: the search for rates lacks top-2 at 0.06"
+            self.assertEqual(message, involved, claim)
         self.assertIn("0.06: missing", (at / "lacks" / "two-scale" / "report.html").read_text())
 
     def test_two_at_once_are_refused(self):
@@ -455,13 +455,13 @@ class Ends(unittest.TestCase):
         class Fails(jobs.Work):
             arms, steps, flops = ["wrong"], 1, 1.0
 
-            def run(self, threads, told):
+            def run(self, threads, report):
                 raise choir.UnsupportedError("cannot be")
 
-        with unittest.mock.patch("signal.signal"), redirect_stdout(io.StringIO()) as told:
+        with unittest.mock.patch("signal.signal"), redirect_stdout(io.StringIO()) as caught:
             all_of_them = jobs.Jobs(Runner(), 1, math.inf)
             all_of_them.run("works", [Fails(), Fails()])
-        self.assertEqual((all_of_them.failed, told.getvalue()), (["wrong"] * 2, "failed: wrong: cannot be\n" * 2))
+        self.assertEqual((all_of_them.failed, caught.getvalue()), (["wrong"] * 2, "failed: wrong: cannot be\n" * 2))
 
     def test_the_file_that_cannot_be_made_is_named(self):
         out, errors, status = run("/proc/none")
@@ -486,10 +486,10 @@ class Hostile(unittest.TestCase):
         (own / "study.json").write_text(json.dumps({**kept, **changes}))
         return own
 
-    def refused(self, *words, told):
+    def refused(self, *words, message):
         out, errors, status = study(*words)
         self.assertEqual((status, "Traceback" in errors), (1, False), errors)
-        self.assertRegex(errors, f"^choir study: .*{told}")
+        self.assertRegex(errors, f"^choir study: .*{message}")
 
     def test_names_do_not_lead_elsewhere(self):
         own, victim = self.other(scale={"name": "sc/../../victim", **SCALE}), self.at / "victim"
@@ -502,7 +502,7 @@ class Hostile(unittest.TestCase):
         tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["away.json"]}}
         (own / "study.json").unlink()
         self.other("tuned", recipe=tuned, scale={"name": "scale", **SCALE, "tune": {"steps": 4, "evaluations": 4}})
-        self.refused("report", self.at / "st", told="task away.json: its name is '../../victim'")
+        self.refused("report", self.at / "st", message="task away.json: its name is '../../victim'")
 
     def test_links_are_not_followed(self):
         own, victim = self.other(), self.at / "victim"
@@ -510,11 +510,11 @@ class Hostile(unittest.TestCase):
         (victim / "file").write_text("precious")
         for name in ("report.html", "table.md", "summary.json"):
             (own / name).symlink_to(victim / "file")
-            self.refused("report", self.at / "st", told="is a symbolic link")
+            self.refused("report", self.at / "st", message="is a symbolic link")
             (own / name).unlink()
         shutil.rmtree(own / "figures")
         (own / "figures").symlink_to(victim)
-        self.refused("report", self.at / "st", told="figures: is a symbolic link")
+        self.refused("report", self.at / "st", message="figures: is a symbolic link")
         for name in ("runs", "configs", "logs"):
             (self.at / "other" / name).parent.mkdir()
             (self.at / "other" / name).symlink_to(victim)
@@ -522,7 +522,7 @@ class Hostile(unittest.TestCase):
             shutil.rmtree(self.at / "other")
         own.rename(self.at / "moved")
         own.symlink_to(self.at / "moved")
-        self.refused("report", self.at / "st", told="is a symbolic link")
+        self.refused("report", self.at / "st", message="is a symbolic link")
         self.assertEqual([(path.name, path.read_text()) for path in victim.iterdir()], [("file", "precious")])
 
     def test_a_lock_that_is_not_ours_stays(self):
@@ -546,18 +546,18 @@ class Hostile(unittest.TestCase):
         own = self.other()
         (own / "study.json").unlink()
         os.mkfifo(own / "study.json")
-        self.refused("status", self.at / "st", told="is a pipe")
+        self.refused("status", self.at / "st", message="is a pipe")
         (own / "study.json").unlink()
         (own / "study.json").symlink_to("/dev/zero")
-        self.refused("status", self.at / "st", told="is a symbolic link")
+        self.refused("status", self.at / "st", message="is a symbolic link")
         (own / "study.json").unlink()
         with open(own / "study.json", "w") as file:
             file.truncate(1 << 40)
-        self.refused("status", self.at / "st", told="has more than")
+        self.refused("status", self.at / "st", message="has more than")
         os.mkfifo(self.at / "config.json")
         (own / "study.json").unlink()
         self.other("pipe", scale={"name": "scale", **SCALE, "config": str(self.at / "config.json")})
-        self.refused("report", self.at / "st", told="config.json: is a pipe")
+        self.refused("report", self.at / "st", message="config.json: is a pipe")
 
     def test_names_that_no_report_could_say(self):
         for name in (b"line\nend", b"z\xff"):
@@ -593,18 +593,18 @@ class Handover(unittest.TestCase):
             self.assertIn(f"did you mean '{meant}'?", said)
 
     def test_lines_fit_a_terminal(self):
-        told, _, status = study("list", columns=80)
+        output, _, status = study("list", columns=80)
         self.assertEqual(status, 0)
-        self.assertLess(50, len(told.splitlines()))
-        self.assertEqual([line for line in told.splitlines() if len(line) > 80], [])
+        self.assertLess(50, len(output.splitlines()))
+        self.assertEqual([line for line in output.splitlines() if len(line) > 80], [])
 
     def test_missing_runs_are_named(self):
-        for python, told in (("/absent/python", "/absent/python: cannot be started"), (__file__, "cannot be started")):
+        for python, message in (("/absent/python", "/absent/python: cannot be started"), (__file__, "cannot be started")):
             environment = {**os.environ, "CHOIR_PYTHON": python}
             words = [os.environ["CHOIR_PROGRAM"], "study", "list"]
             said = subprocess.run(words, env=environment, capture_output=True, text=True)
             self.assertEqual(said.returncode, 1)
-            self.assertIn(told, said.stderr)
+            self.assertIn(message, said.stderr)
 
 
 class Store(unittest.TestCase):
@@ -759,16 +759,16 @@ class Recipes(unittest.TestCase):
 
     def test_fields_set_by_the_study_are_refused(self):
         for key in ("train.learning_rate", "learning_rate", "rate", "train.steps", "seed", "cooldown_steps", "vocab_size"):
-            told = key.replace("rate", "learning_rate") if key == "rate" else key
-            self.refused(lambda r: r.update(set={key: 1}), "set: ", told, "is determined by the study")
-            self.refused(lambda r: r["arms"][1].update(set={key: 1}), "arms[1] 'top-2': set: ", told)
-            self.refused(lambda r: r["arms"][1].update(times={key: 2}), "arms[1] 'top-2': times: ", told)
+            message = key.replace("rate", "learning_rate") if key == "rate" else key
+            self.refused(lambda r: r.update(set={key: 1}), "set: ", message, "is determined by the study")
+            self.refused(lambda r: r["arms"][1].update(set={key: 1}), "arms[1] 'top-2': set: ", message)
+            self.refused(lambda r: r["arms"][1].update(times={key: 2}), "arms[1] 'top-2': times: ", message)
             for how in ("set", "times"):
                 sweep = {"label": "x", how: key, "values": [1, 2], "rate_of": 1}
-                self.refused(lambda r: r.update(sweep=sweep, claims=[]), f"sweep: {how}: ", told)
+                self.refused(lambda r: r.update(sweep=sweep, claims=[]), f"sweep: {how}: ", message)
             path = testing.run().parent / "wrong-scale.json"
             path.write_text(json.dumps({**SCALE, "set": {key: 1}}))
-            with self.assertRaisesRegex(StudyError, f"wrong-scale.json: set: .*{told}.* is determined by the study"):
+            with self.assertRaisesRegex(StudyError, f"wrong-scale.json: set: .*{message}.* is determined by the study"):
                 recipe.load_scale(str(path))
         for key in ("steps", "train.eval_every", "eval_sequences", "seed"):
             self.refused(lambda r: r.update(tune={"tasks": ["RTE"], "set": {key: 1}}), "tune: set: ", key)
@@ -792,14 +792,14 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: (r.update(sweep=sweep, claims=[]), r["arms"][0]["set"].update(capacity_factor=2)),
                      "arms[0] 'EC': sets model.router.capacity_factor, which the sweep sets")  # fmt: skip
 
-    def refused(self, change, *told):
+    def refused(self, change, *message):
         path = testing.run().parent / "wrong.json"
         wrong = json.loads(json.dumps(RECIPE))
         change(wrong)
         path.write_text(json.dumps(wrong))
         with self.assertRaises(StudyError) as caught:
             recipe.load(str(path))
-        for text in ("wrong.json", *told):
+        for text in ("wrong.json", *message):
             self.assertIn(text, str(caught.exception))
 
     def test_errors_name_the_field(self):
@@ -819,9 +819,9 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r["claims"][4].update(margin=float("nan")), "NaN is no finite number")
         self.refused(lambda r: r["claims"][4].update(margin=-float("inf")), "-Infinity is no finite number")
         path = pathlib.Path(testing.run().parent / "wrong.json")
-        for text, told in (('{"name": "a", "name": "b"}', "twice"), ('{"name": 1e400}', "1e400 is no finite number")):
+        for text, message in (('{"name": "a", "name": "b"}', "twice"), ('{"name": 1e400}', "1e400 is no finite number")):
             path.write_text(text)
-            with self.assertRaisesRegex(StudyError, f"wrong.json.*{told}"):
+            with self.assertRaisesRegex(StudyError, f"wrong.json.*{message}"):
                 recipe.load(str(path))
 
 

@@ -237,9 +237,9 @@ class Pages(unittest.TestCase):
             self.assertEqual(row[-1], "confirmed, at unequal served cost" if said else "confirmed")
 
     def test_printed_conclusions(self):
-        told = report.regime(self.study)
-        self.assertTrue(told.startswith("small: 1, 2 M tokens, 100,000 per step; the learning rate falls over the last 20% of"), told)
-        self.assertIn(" steps; 4,096 held-out tokens, the same for all; 2 seeds; learning rates tried at the largest budget: 0.01, 0.02", told)
+        message = report.regime(self.study)
+        self.assertTrue(message.startswith("small: 1, 2 M tokens, 100,000 per step; the learning rate falls over the last 20% of"), message)
+        self.assertIn(" steps; 4,096 held-out tokens, the same for all; 2 seeds; learning rates tried at the largest budget: 0.01, 0.02", message)
         deviation = math.sqrt(2 * 0.0025)  # of 0.5 and 0.4, which pairs differ by
         self.assertIn(f" {statistics.detectable(deviation, 2, 1):.4f} nats per token (standard", report.power_seen(self.study))
         self.study.seeds, self.study.arms = 4, [*self.study.arms, None]
@@ -268,16 +268,16 @@ class Pages(unittest.TestCase):
 
 class Noise(unittest.TestCase):
     def test_resolution_by_seeds(self):
-        told = noise.told(np.array([[4.0, 4.1, 4.2, 4.3], [4.01, 4.09, 4.21, 4.29]]))
+        message = noise.describe(np.array([[4.0, 4.1, 4.2, 4.3], [4.01, 4.09, 4.21, 4.29]]))
         spread = math.sqrt(0.05 / 3)
-        self.assertIn(f"standard deviation over seeds {spread:.4f} (95 % CI 0.0731 to 0.4814)", told)
-        self.assertIn("with other rounding differs by 0.0100 ", told)
-        self.assertIn(f"differ by up to {1.959964 * math.sqrt(2) * spread:.4f} (8.62%) by chance", told)
-        row = next(line.split() for line in told.splitlines() if line.strip().startswith("8 "))
+        self.assertIn(f"standard deviation over seeds {spread:.4f} (95 % CI 0.0731 to 0.4814)", message)
+        self.assertIn("with other rounding differs by 0.0100 ", message)
+        self.assertIn(f"differ by up to {1.959964 * math.sqrt(2) * spread:.4f} (8.62%) by chance", message)
+        row = next(line.split() for line in message.splitlines() if line.strip().startswith("8 "))
         self.assertEqual(row[1:], [f"{detect:.4f}" for detect in (statistics.detectable(math.sqrt(2) * spread, 8, 14),
                                                                   statistics.detectable(0.01, 8, 7))])  # fmt: skip
         with self.assertRaisesRegex(StudyError, "some runs are missing"):
-            noise.told(np.array([[4.0, 4.1], [4.0, np.nan]]))
+            noise.describe(np.array([[4.0, 4.1], [4.0, np.nan]]))
         with self.assertRaisesRegex(StudyError, "--seeds 1: noise is seen between two seeds"):
             noise.scale("pico", pathlib.Path(), 1, None)
 
@@ -426,11 +426,11 @@ class Figures(unittest.TestCase):
                 "print(figures._plot([1.0, 2.0], {'a': [None, None]}, False, 'over', 'what').count('<svg'))")  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "matplotlibrc").write_text("text.usetex: True\nfigure.figsize: 1, 1\n")
-            told = subprocess.run(
+            output = subprocess.run(
                 [sys.executable, "-c", draw], cwd=folder, env={**os.environ, "MPLBACKEND": "module://no_backend"},
                 capture_output=True, text=True,
             )  # fmt: skip
-        self.assertEqual(told.stdout.split(), ["module://no_backend", "1"], told.stderr)
+        self.assertEqual(output.stdout.split(), ["module://no_backend", "1"], output.stderr)
 
 
 if __name__ == "__main__":

@@ -169,13 +169,13 @@ class Options(unittest.TestCase):
             theirs.save(at / "theirs.json")
             self.assertEqual(_plain.Config(at / "theirs.json").as_dict(), ours.as_dict())
             self.assertEqual(pickle.loads(pickle.dumps(ours)).as_dict(), ours.as_dict())
-            for text, told in (('{"model": {"layer": 1}}', "unknown key 'model.layer'"), ("{", "is no JSON"), ('{"model": 1}', "must be an object")):
+            for text, message in (('{"model": {"layer": 1}}', "unknown key 'model.layer'"), ("{", "is no JSON"), ('{"model": 1}', "must be an object")):
                 (at / "bad.json").write_text(text)
                 for kind in (_plain.Config, choir.Config):
                     with self.assertRaises(choir.FormatError) as caught:
                         kind(at / "bad.json")
                     self.assertIn(str(at / "bad.json"), str(caught.exception))
-                self.assertIn(told, said_of(lambda: _plain.Config(at / "bad.json")))
+                self.assertIn(message, said_of(lambda: _plain.Config(at / "bad.json")))
             with self.assertRaises(FileNotFoundError):
                 _plain.Config(at / "absent.json")
 

@@ -453,9 +453,9 @@ class Around(TorchTest):
         testing.run()
         small = "--layers 2 --width 32 --context 32 --batch 8 --steps 60 --rate 0.01 --device cpu".split()
         words = [sys.executable, "-W", "ignore", testing.SOURCE / "examples" / "muon.py", testing.directory() / "book.txt", *small]
-        told = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=600)
-        self.assertEqual(told.returncode, 0, told.stderr[-2000:])
-        losses = re.findall(r"^(\w+): .* held out (\d\.\d+)", told.stdout, re.M)
+        output = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=600)
+        self.assertEqual(output.returncode, 0, output.stderr[-2000:])
+        losses = re.findall(r"^(\w+): .* held out (\d\.\d+)", output.stdout, re.M)
         self.assertEqual([name for name, _ in losses], ["AdamW", "Muon"])
         for name, loss in losses:
             self.assertLess(float(loss), 3.0, name)

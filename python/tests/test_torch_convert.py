@@ -93,8 +93,8 @@ class Converted(TorchTest):
             plain, model = self.model(kind), self.converted(kind)
             words = dict(attention_mask=self.mask[:1], max_new_tokens=5, do_sample=False)
             for more in ({}, {"cache_implementation": "static", "disable_compile": True}):
-                told = model.generate(self.ids[:1], **words, **more)
-                self.assertTrue(torch.equal(told, plain.generate(self.ids[:1], **words)))
+                message = model.generate(self.ids[:1], **words, **more)
+                self.assertTrue(torch.equal(message, plain.generate(self.ids[:1], **words)))
 
     def test_generation_that_is_not_causal(self):
         """Is said once, at the first step with a cache, of routers that compare tokens; of others, without a cache and in
@@ -109,8 +109,8 @@ class Converted(TorchTest):
                 with warnings.catch_warnings(record=True) as said:
                     warnings.simplefilter("always")
                     model.generate(self.ids, attention_mask=self.mask, use_cache=uses_cache, **words)
-                told = [str(w.message) for w in said if "causal=True" in str(w.message)]
-                self.assertEqual(len(told), count, (router, options, uses_cache, told))
+                message = [str(w.message) for w in said if "causal=True" in str(w.message)]
+                self.assertEqual(len(message), count, (router, options, uses_cache, message))
 
     def test_packed_sequences(self):
         """Two sequences in one row, told apart by positions, have the logits of rows of their own, padded or not, if no token
@@ -189,8 +189,8 @@ class Converted(TorchTest):
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 loaded = self.torch.from_pretrained(folder)
-            told = [str(w.message) for w in said if "was version v1 when the model was saved, and is version v2" in str(w.message)]
-            self.assertEqual(len(told), count)
+            message = [str(w.message) for w in said if "was version v1 when the model was saved, and is version v2" in str(w.message)]
+            self.assertEqual(len(message), count)
         torch.testing.assert_close(loaded(self.ids).logits, model(self.ids).logits)
 
     def test_resumes_from_files(self):

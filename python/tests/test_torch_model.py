@@ -223,7 +223,7 @@ class Models(TorchTest):
         self.assertLess(made["loss"].item(), math.log(320) - 0.5)
         page = testing.directory() / "page.txt"
         page.write_text(book.read_text()[-3000:])
-        told = json.loads(testing.program("eval", path, "--text", page, "--json"))
+        output = json.loads(testing.program("eval", path, "--text", page, "--json"))
         with choir.Model.load(path) as twin:
             found = twin.evaluate(text=page)
             held = torch.from_numpy(twin.tokenizer.encode(page.read_text())).long()
@@ -237,7 +237,7 @@ class Models(TorchTest):
             causal = twin.forward(batch.numpy(), logits=False).loss
             set_causal(model, True)
             self.assertAlmostEqual(causal, float(model.loss(batch).detach()), places=4)
-        self.assertIn(round(found.loss, 6), [round(x, 6) for x in testing.numbers(told)])
+        self.assertIn(round(found.loss, 6), [round(x, 6) for x in testing.numbers(output)])
 
     def test_dense_and_experts_side_by_side(self):
         """The example learns with both, and tells of both kinds of loss. In so few steps it learns how frequent each byte
@@ -253,9 +253,9 @@ class Models(TorchTest):
         words, out = [str(example), str(book), *small, "--device", "cpu"], io.StringIO()
         with unittest.mock.patch("sys.argv", words), contextlib.redirect_stdout(out):
             runpy.run_path(str(example), run_name="__main__")
-        told = out.getvalue()
+        output = out.getvalue()
         for name in ("dense: held out", "expert choice: held out", "causally by thresholds:"):
-            self.assertAlmostEqual(float(told.split(name)[1].split()[0].rstrip(",")), entropy, delta=0.03, msg=told)
+            self.assertAlmostEqual(float(output.split(name)[1].split()[0].rstrip(",")), entropy, delta=0.03, msg=output)
 
 
 if __name__ == "__main__":

@@ -295,8 +295,8 @@ class Parallel(TorchTest):
         self.assertLess(loss, math.log(320) - 0.3)
         page = at / "page_distributed.txt"
         page.write_text((at / "book.txt").read_text()[-3000:])
-        told = json.loads(testing.program("eval", at / "distributed" / "model-25", "--text", page, "--json"))
-        self.assertTrue(any(abs(number - loss) < 0.5 for number in testing.numbers(told)), told)
+        output = json.loads(testing.program("eval", at / "distributed" / "model-25", "--text", page, "--json"))
+        self.assertTrue(any(abs(number - loss) < 0.5 for number in testing.numbers(output)), output)
 
     def test_two_processes(self):
         if not self.lacks():

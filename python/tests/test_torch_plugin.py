@@ -258,12 +258,12 @@ class Plugins(TorchTest):
         self.assertGreater(float((self.layer("shifting")(self.x) - wanted).detach().abs().max()), 0.01)
         file = testing.directory() / "layer.pickle"
         file.write_bytes(pickled)
-        told = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", f"import pickle, torch, choir.torch; pickle.load(open({str(file)!r}, 'rb'))(torch.zeros(4, 16))"],
             capture_output=True,
             text=True,
         )
-        self.assertIn("router 'shifting': the layer was made with version v0, which is not loaded here", told.stderr)
+        self.assertIn("router 'shifting': the layer was made with version v0, which is not loaded here", output.stderr)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ class Runs(unittest.TestCase):
         words, sources = self.at / "en.model", {"a": self.at / "book.txt", "b": [str(self.at / "book.txt")]}
         made = choir.data.build(sources, weights={"a": 3, "b": 1}, out=self.at / "mixed", tokenizer=words)
         self.assertEqual(made["sources"], 2)
-        told = json.loads((self.at / "mixed" / "data.json").read_text())["sources"]
-        self.assertEqual([(one["name"], one["weight"]) for one in told], [("a", 3), ("b", 1)])
+        output = json.loads((self.at / "mixed" / "data.json").read_text())["sources"]
+        self.assertEqual([(one["name"], one["weight"]) for one in output], [("a", 3), ("b", 1)])
         with self.assertRaisesRegex(choir.ArgumentError, "'c' is no source; there are 'a', 'b'"):
             choir.data.build(sources, weights={"c": 3}, out=self.at / "none", tokenizer=words)
         with self.assertRaises(FileNotFoundError):
@@ -149,9 +149,9 @@ class Runs(unittest.TestCase):
         self.assertEqual(int(newest(out).name), done)
 
     def test_a_line_of_progress(self):
-        with redirect_stderr(io.StringIO()) as told:
+        with redirect_stderr(io.StringIO()) as caught:
             choir.train(config=self.config, data=self.at / "data", out=self.at / "line", progress=True, steps=5)
-        self.assertRegex(told.getvalue(), r"^(this machine .+\n)?step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n")
+        self.assertRegex(caught.getvalue(), r"^(this machine .+\n)?step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n")
 
     def test_refused(self):
         x, data, missing = self.at / "x", self.at / "data", FileNotFoundError
@@ -223,14 +223,14 @@ class OpenMP(unittest.TestCase):
         bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
         bare["OMP_DISPLAY_ENV"] = "verbose"
         for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77")):
-            told = subprocess.run(
+            output = subprocess.run(
                 [sys.executable, "-c", "import os; b = dict(os.environ); import choir; choir.Config(); assert b == os.environ"],
                 env={**bare, **given},
                 capture_output=True,
                 text=True,
             )
-            self.assertEqual(told.returncode, 0, told.stderr[-500:])
-            self.assertIn(f"GOMP_SPINCOUNT = '{expected}'", told.stderr)
+            self.assertEqual(output.returncode, 0, output.stderr[-500:])
+            self.assertIn(f"GOMP_SPINCOUNT = '{expected}'", output.stderr)
 
     def test_beside_another_runtime(self):
         """PyTorch shows its libgomp, whose settings are read by then, to the whole process: choir goes by its own."""
@@ -238,10 +238,10 @@ class OpenMP(unittest.TestCase):
             self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: only a wheel has its own")
         code = "import ctypes; ctypes.CDLL('libgomp.so.1', ctypes.RTLD_GLOBAL); import choir"
         bare = {**os.environ, "LD_DEBUG": "bindings"}
-        told = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
-        if "libgomp.so.1: cannot open" in told.stderr:
+        output = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+        if "libgomp.so.1: cannot open" in output.stderr:
             self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: there is no libgomp.so.1")
-        (bound,) = re.findall(r"binding file \S+/libchoir.so \[0\] to (\S+) .*`GOMP_parallel'", told.stderr)
+        (bound,) = re.findall(r"binding file \S+/libchoir.so \[0\] to (\S+) .*`GOMP_parallel'", output.stderr)
         self.assertIn("choir_moe.libs/libgomp", bound)
 
 

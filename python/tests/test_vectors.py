@@ -75,17 +75,17 @@ class Vectors(unittest.TestCase):
 
             return changed(do)
 
-        gates, told = "random.K1.gates", "__metadata__"
+        gates, metadata = "random.K1.gates", "__metadata__"
         faults = (
             (b"", "header"),
             (data[: start // 2], "header"),
             (data[:-9], ": "),
             (b"<html>404</html>" * 100, "header"),
-            (changed(lambda header: header.pop(told)), "__metadata__: there is no text format"),
-            (changed(lambda header: header[told].pop("cases")), "__metadata__: there is no text cases"),
-            (changed(lambda header: header[told].pop("random.K1")), "there is no text random.K1"),
-            (changed(lambda header: header[told].update({"random.K1": "{"})), "random.K1: the metadata are not JSON"),
-            (changed(lambda header: header[told].update(version="3")), "__metadata__: format is choir-routing-vectors, version 3"),
+            (changed(lambda header: header.pop(metadata)), "__metadata__: there is no text format"),
+            (changed(lambda header: header[metadata].pop("cases")), "__metadata__: there is no text cases"),
+            (changed(lambda header: header[metadata].pop("random.K1")), "there is no text random.K1"),
+            (changed(lambda header: header[metadata].update({"random.K1": "{"})), "random.K1: the metadata are not JSON"),
+            (changed(lambda header: header[metadata].update(version="3")), "__metadata__: format is choir-routing-vectors, version 3"),
             (case_of(lambda options: {}), "random.K1: the metadata have no field matrix"),
             (case_of(lambda options: {**options, "matrix": "no"}), "random.K1: matrix no is not in the file"),
             (changed(lambda header: header.pop(gates)), "random.K1: tensor random.K1.gates is not in the file"),

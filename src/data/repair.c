@@ -30,19 +30,19 @@ static int is_key(const char *behind, const char *end) {
 
 /* Replaces a NUL in a key, which jansson accepts in values only, by U+FFFD. */
 static int repair_key(char *p, const char *end) {
-  int mended = 0;
+  int changed = 0;
   while (p < end)
     if (*p == '\\' && end - p >= 6 && !memcmp(p, "\\u0000", 6)) {
       memcpy(p, "\\ufffd", 6);
-      p += 6, mended = 1;
+      p += 6, changed = 1;
     } else {
       p += 1 + (*p == '\\');
     }
-  return mended;
+  return changed;
 }
 
 int ch_json_repair(char *line, size_t size, uint64_t *replaced) {
-  int inside = 0, mended = 0;
+  int inside = 0, changed = 0;
   char *begin = line; /* begin of the string that contains p */
   for (char *p = line, *end = p + size; p < end;) {
     char *from = p;
@@ -51,18 +51,18 @@ int ch_json_repair(char *line, size_t size, uint64_t *replaced) {
       p += 12;
     } else if (unit >= 0xD800 && unit < 0xE000 && replaced) {
       memcpy(p, "\\ufffd", 6);
-      p += 6, mended = 1, ++*replaced;
+      p += 6, changed = 1, ++*replaced;
     } else if (inside && *p == '\\') {
       p += 2;
     } else if (!inside && memchr("-0123456789NI", *p, 13)) {
       while (p < end && memchr("+-.0123456789eEINafinty", *p, 23)) *p++ = ' ';
-      *from = '0', mended = 1;
+      *from = '0', changed = 1;
     } else if (!inside && is_trailing(p, end)) {
-      *p++ = ' ', mended = 1;
+      *p++ = ' ', changed = 1;
     } else if (*p++ == '"') {
-      if (inside && is_key(p, end)) mended |= repair_key(begin, p);
+      if (inside && is_key(p, end)) changed |= repair_key(begin, p);
       inside = !inside, begin = p;
     }
   }
-  return mended;
+  return changed;
 }

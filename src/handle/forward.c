@@ -211,8 +211,8 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
   const ch_fact facts[] = {{"shape of tokens", (uint64_t)B << 32 | (uint64_t)T},
                            {"batch of tokens", XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0)},
                            {"routing", XXH64(routing, strlen(routing), 0)},
-                           {"wish for logits or gradients", (uint64_t)wanted},
-                           {"wish to see routings", model->callback != NULL}};
+                           {"request for logits or gradients", (uint64_t)wanted},
+                           {"request for routings", model->callback != NULL}};
   return CH_SAME(model->x.comm, facts);
 }
 

@@ -37,7 +37,7 @@ int ch_model_same(const choir_model *model) {
                            {"instruction set", (uint64_t)ch_machine_isa()},
                            {"number of replicas", (uint64_t)x->grid.dp_group.size},
                            {"number of hidden shards", (uint64_t)x->grid.tp_group.size},
-                           {"number of shards", (uint64_t)model->grad_chunks},
+                           {"number of gradient chunks", (uint64_t)model->grad_chunks},
                            {"sharding of dense matrices", (uint64_t)ch_params_dense_sharded(&model->net.params)},
                            {"set of weights", hash_weights(model)}}; /* replicated on all ranks */
   return CH_SAME(x->comm, facts);

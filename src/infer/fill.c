@@ -93,8 +93,8 @@ static int fill_block(filling *f, int gaps) {
     left -= now;
     for (int i = 0; i < left; i++) f->gap[i] = f->gap[i + now];
     f->filled += now;
-    const choir_progress told = {.done = f->filled, .total = f->gaps, .unit = "gaps"};
-    if (ch_progress(f->o->progress, f->o->context, told))
+    const choir_progress progress = {.done = f->filled, .total = f->gaps, .unit = "gaps"};
+    if (ch_progress(f->o->progress, f->o->context, progress))
       return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped with %d of %d gaps filled", f->filled, f->gaps);
   }
   return CHOIR_OK;

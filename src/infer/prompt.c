@@ -37,14 +37,15 @@ int ch_generate_stopped(const choir_generate_options *o, int done, int total) {
 }
 
 /* Progress while a prompt is encoded. */
-static int told(void *options) { return ch_generate_stopped(options, 0, 0); }
+static int report_encoding(void *options) { return ch_generate_stopped(options, 0, 0); }
 
 static int encode_prompt(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
                          ch_prompt *to) {
   size_t count, size = from->size;
   if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
   if (!size) size = strlen(from->text);
-  CH_TRY(ch_encode_text(tokenizer, from->text, size, o->progress ? told : NULL, (void *)o, &to->tokens, &count));
+  CH_TRY(ch_encode_text(tokenizer, from->text, size, o->progress ? report_encoding : NULL, (void *)o, &to->tokens,
+                        &count));
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
   if (!count) { /* an empty prompt starts with the end-of-text token; tokens[0] is not NULL but has no space */

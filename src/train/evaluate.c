@@ -88,8 +88,8 @@ static double unigram_sum(const double *unigram, const int32_t *target, int64_t 
   return sum;
 }
 
-/* The evaluation of one masked sequence at one mask ratio: the mean loss of its masked tokens, and the number of
- * tokens for which it counts. */
+/* The evaluation of one masked sequence at one mask ratio: the mean loss of its masked tokens, and the number of all
+ * its tokens, its weight in the mean over sequences. */
 typedef struct {
   double ratio, loss;
   int64_t tokens;
@@ -144,8 +144,8 @@ static int64_t fill_batch(const window_evaluation *e, int sample, int64_t begin,
   return tokens;
 }
 
-/* After a pass over masked windows: stores each window's loss and calls `seen`, with losses of all tokens that have
- * the same sum. Returns the sum of the tokens' unigram losses. */
+/* After a pass over masked windows: stores each window's loss. Multiplies token_loss by the weights, and sets the
+ * targets to all tokens of the window, for `seen`. Returns the sum of the tokens' unigram losses. */
 static double take_masked(const window_evaluation *e, int sample, int64_t begin, int64_t end, const double *unigram) {
   int T = e->w->length;
   double baseline = 0;
@@ -215,7 +215,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
   const double *factor = &model->net.config.router.eval_capacity_factor;
   const ch_fact facts[] = {{"batch size", (uint64_t)B},
                            {"capacity factor", XXH64(factor, sizeof *factor, 0)},
-                           {"wish to calibrate", w->observe != 0},
+                           {"request to calibrate", w->observe != 0},
                            {"sequence length", (uint64_t)w->length},
                            {"number of sequences", (uint64_t)end},
                            {"order of sequences", (uint64_t)w->stride},
@@ -223,7 +223,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
                            {"mask ratio", XXH64(&w->mask_at, sizeof w->mask_at, 0)},
                            {"text to evaluate", text},
                            {"routing", XXH64(routing, strlen(routing), 0)},
-                           {"wish to see routings", model->callback != NULL}};
+                           {"request for routings", model->callback != NULL}};
   return CH_SAME(model->x.comm, facts);
 }
 

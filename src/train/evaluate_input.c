@@ -77,7 +77,7 @@ typedef struct {
 } listener;
 
 /* Reports progress while the number of windows is still unknown. */
-static int told(void *context) {
+static int report_encoding(void *context) {
   const listener *l = context;
   return ch_model_check_cancelled(l->model, l->o->progress, l->o->context, 0, 0, "sequences");
 }
@@ -86,7 +86,7 @@ static int open_text(choir_model *model, const choir_tokenizer *tokenizer, const
                      material *m) {
   int V = ch_config_pieces(&model->config);
   ch_text_tokens *text = &m->text;
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, &(listener){model, o}, text));
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? report_encoding : NULL, &(listener){model, o}, text));
   if (text->count < 2)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
   for (size_t i = 0; i < text->count; i++) {

@@ -341,7 +341,7 @@ static int advance_run(loop_state *d, double *loss) {
 
 /* All steps are done but not saved: waits until the limit, or until the caller requests a stop. */
 static int wait_for_space(loop_state *d, double loss) {
-  double told = 0;
+  double emitted = 0; /* time of the last event */
   while (is_pending(&d->pending) && !d->pending.stop) {
     request all;
     CH_TRY(agree(d, &all));
@@ -351,9 +351,9 @@ static int wait_for_space(loop_state *d, double loss) {
     choir_event waiting = make_event(d, CHOIR_EVENT_WAITING);
     waiting.seconds_left = ch_disk_wait_seconds_left(&d->disk);
     waiting.notice = d->disk.why;
-    if (ch_machine_seconds() - told >= 1) {
+    if (ch_machine_seconds() - emitted >= 1) {
       emit(d, &waiting);
-      told = ch_machine_seconds();
+      emitted = ch_machine_seconds();
     }
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
   }
@@ -367,10 +367,10 @@ static int end_pending(loop_state *d) {
   emit_notices(d);
   if (d->pending.checkpoint) return ch_disk_wait_error(&d->disk, run->trainer.step, run->config.train.steps);
   return ch_error(CHOIR_ERROR_FULL,
-                  "step %" PRId64 " is saved, and the best checkpoint is that of step %" PRId64
-                  ", but the run's file about it could not be written: %s. Until then another is taken; make room "
-                  "and resume, or give that checkpoint by its path",
-                  run->trainer.step, run->best.step, d->disk.why);
+                  "step %" PRId64 " is saved, but %s does not name the best checkpoint, that of step %" PRId64
+                  ", yet: %s. Until it does, commands that read the run load another checkpoint; make room and resume, "
+                  "or pass the best checkpoint by its path",
+                  run->trainer.step, CH_IN(run->out, CH_RUN_BEST), run->best.step, d->disk.why);
 }
 
 /* Evaluates the step at which the run was stopped, for the terminal and for pages. The checkpoint does not include

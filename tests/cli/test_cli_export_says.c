@@ -291,7 +291,7 @@ static int stop_once(void *context, const char *what, double share) {
   return (!strcmp(what, "writing") || !strcmp(what, "reading")) && ++*(int *)context == 2;
 }
 
-/* A wish to stop ends both ways, with nothing in their place: tensors behind the one that heard it do not forget it. */
+/* A requested stop ends import and export, which leave no files: the tensors after the request do not clear it. */
 static void stops_without_a_trace(void **state) {
   static const char *const formats[] = {"hf", "gguf"}, *const folders[] = {"folder", "f32.gguf"};
   for (int i = 0; i < 2; i++) {

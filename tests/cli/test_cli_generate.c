@@ -213,8 +213,7 @@ static int count_done(void *context, const choir_event *e) {
   return 0;
 }
 
-/* A wish to stop that comes while a long prompt is encoded is no error, either: every sequence ends before it begins.
- */
+/* A stop requested while a long prompt is encoded is no error, either: every sequence ends before its first token. */
 static void interrupt_before_the_first_pass(void **state) {
   enum { SIZE = 1 << 18 };
   static const char words[] = "kalo miten ";

@@ -275,7 +275,7 @@ static void a_message_is_short(void **state) {
   }
 }
 
-/* A wish to stop that comes while processes find each other: the second one is late. */
+/* A stop requested while the processes connect to each other: the second one starts late. */
 static void interrupt_before_the_first_step(void **state) {
   needs_mpi();
   pid_t job = program_start(MPIRUN "--timeout 90 " TWO(FRESH "--set steps=100000 --out early",

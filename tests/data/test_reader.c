@@ -158,7 +158,7 @@ static void counts_and_hashes(void **state) {
                                   d->sources[2].train.info.documents);
   assert_int_not_equal(d->hash, mix->hash); /* other weights */
   for (int i = 0; i < 3; i++)
-    assert_true(d->sources[i].weight == (double)d->sources[i].train.info.tokens); /* no wish */
+    assert_true(d->sources[i].weight == (double)d->sources[i].train.info.tokens); /* no weights requested */
   assert_int_equal(d->tokenizer_hash, mix->tokenizer_hash);
   assert_non_null(strstr(d->tokenizer_path, "/tokenizer.model"));
   test_ok(ch_data_check(d, 64));

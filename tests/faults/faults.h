@@ -24,7 +24,7 @@ typedef struct faults_job {
 #define FAULTS_TRAIN "train --threads 1 --config ../config.json --data ../data --out run"
 #define FAULTS_RESUME "train --threads 1 --resume --set steps=6 --out run"
 /* Resumes what there is to resume; a run that never began is begun. */
-#define FAULTS_GO_ON(set)                                                                                              \
+#define FAULTS_CONTINUE(set)                                                                                           \
   "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir train --threads 1 --resume " \
   "--config ../config.json --data ../data --out run" set "; else choir " FAULTS_TRAIN set "; fi"
 #define FAULTS_RUN                                                                   \
@@ -58,9 +58,9 @@ typedef struct faults_job {
 #define FAULTS_IMPORT "import --tokenizer ../tokenizer.model --out back ../hf"
 
 static const faults_job faults_jobs[] = {
-    {"train", "", FAULTS_TRAIN, FAULTS_GO_ON(""), FAULTS_RUN},
+    {"train", "", FAULTS_TRAIN, FAULTS_CONTINUE(""), FAULTS_RUN},
     {"resume", "choir " FAULTS_TRAIN FAULTS_FILES "--set steps=3 >/dev/null", FAULTS_RESUME FAULTS_FILES,
-     FAULTS_GO_ON(FAULTS_FILES), FAULTS_FILES_RUN("00000006")},
+     FAULTS_CONTINUE(FAULTS_FILES), FAULTS_FILES_RUN("00000006")},
     {"build", "", FAULTS_DATA, "test -e data || choir " FAULTS_DATA,
      "data/data.json data/text.train.shard data/text.heldout.shard data/tokenizer.model"},
     {"finetune", "", FAULTS_TUNE, FAULTS_TUNE_ON, "run/result.json run/best " FAULTS_RUN},

@@ -202,7 +202,7 @@ static int run_faulty(const char *words, const char *fault, int bad, shim_counts
   return status;
 }
 
-/* Where a call of MPI's own libraries failed, it may hang in them; that is not choir's to mend, and loses nothing. */
+/* If a call of MPI's own libraries fails, MPI may hang. choir cannot prevent this, and no data is lost. */
 static void fails_once(faults_job *job, int bad, const char *fault) {
   char what[96], words[512];
   shim_counts counts;

@@ -61,7 +61,7 @@ static int own_fstat(int fd, struct stat *status) { return (int)syscall(SYS_fsta
 
 /* ---- counting and failing */
 
-/* Notes the library that made the failing call: faults_sweep judges the outcome by it. */
+/* Notes the library that made the failing call: faults_sweep expects another outcome for some libraries. */
 static void note_caller(void) {
   static const char *const passing[] = {"libchoir_shim.", "libc.so", "libstdc++.", "libgcc_s."};
   void *frames[32];

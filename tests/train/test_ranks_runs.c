@@ -56,7 +56,7 @@ static void same_sets_of_files(void **state) {
   program_must("diff -r one/checkpoints many/checkpoints && test \"$(ls one/checkpoints)\" = 00000004");
 }
 
-/* Stopped after two steps by one rank's wish, and gone on with by another number of ranks. */
+/* A run that one rank stopped after two steps is resumed by another number of ranks. */
 static void resumes_on_any_number_of_ranks(void **state) {
   const int ranks[] = {1, 2, 4, 8};
   program_must("rm -rf one");

@@ -1,5 +1,5 @@
-/* What is in a run's directory is judged before anything of it is changed: links in the place of a run's files, files
- * of the user's in the way, checkpoints that are lost, and calls that fail while choir looks. */
+/* A run's directory is checked before anything in it is changed: links in place of a run's files, other files under
+ * their names, lost checkpoints, and calls that fail during the check. */
 #include <sys/stat.h>
 
 #include "choir/choir.h"

@@ -47,7 +47,7 @@ static void kill_at_work(const char *run, const char *command) {
   assert_int_equal(program_wait(child), 128 + SIGKILL);
 }
 
-/* The wish of the last command is kept before the first step: it outlives a kill before the first checkpoint. */
+/* The settings of the last command are saved before the first step: they survive a kill before the first checkpoint. */
 static void settings_outlive_a_kill(void **state) {
   program_must(FRESH "--set steps=6 --out run && cp -r run straight");
   kill_at_work("run", "--set steps=500 --set checkpoint_every=0");
@@ -161,17 +161,17 @@ static void data_that_change_meanwhile(void **state) {
   }
 }
 
-/* A run that was stopped is examined once more, and the verbs take that step if it is the best; the run itself goes on
- * as if it had never been stopped. */
+/* The step at which a run is stopped is evaluated, and commands load its checkpoint if it is the best; the resumed run
+ * equals one that was not stopped. */
 static void the_step_it_was_stopped_at_may_be_the_best(void **state) {
-#define EXAMS "--set eval_every=2 --set checkpoint_every=0 --set cooldown_steps=0 "
-  program_must(FRESH EXAMS "--set steps=7 --out unhalted && " FRESH EXAMS "--set steps=4 --out halted");
+#define EVALUATIONS "--set eval_every=2 --set checkpoint_every=0 --set cooldown_steps=0 "
+  program_must(FRESH EVALUATIONS "--set steps=7 --out unhalted && " FRESH EVALUATIONS "--set steps=4 --out halted");
   program_must("choir train --threads 1 --resume --out halted --set steps=7 --minutes 1e-9 >said 2>&1; cat said");
   program_must("grep -q 00000005 halted/best && ! grep 'best checkpoint is that' said");
   program_must(
       "choir train --threads 1 --resume --out halted && for f in best checkpoints/00000007/model.safetensors; do "
       "cmp unhalted/$f halted/$f; done");
-#undef EXAMS
+#undef EVALUATIONS
 }
 
 /* Whatever a person or a batch system sends saves the run; what the parent ignores is ignored. */

@@ -86,8 +86,8 @@ function nearest(curve, x) {
   return low && x - curve.x[low - 1] < curve.x[low] - x ? low - 1 : low;
 }
 
-/* A figure of curves {x, y} over `over`. series: {label, curve, points: each is marked, dash}, or {label, level}; `told`: more of the first kind, which only the note at the pointer names. `late`: the axis leaves out what only the first twentieth of a curve reaches. */
-function chart({ title, unit, series, told = [], fromZero = false, late = false, over = "step" }) {
+/* A figure of curves {x, y} over `over`. series: {label, curve, points: each is marked, dash}, or {label, level}; `named`: more of the first kind, which only the note at the pointer names. `late`: the axis leaves out what only the first twentieth of a curve reaches. */
+function chart({ title, unit, series, named = [], fromZero = false, late = false, over = "step" }) {
   const width = 560, height = 240, drawn = series.filter((s) => s.curve), ys = fromZero ? [0] : [], xs = [0];
   const until = ({ x, y }) => (late && y.length > 40 ? y.slice(nearest({ x }, x[0] + 0.05 * (x[x.length - 1] - x[0]))) : y);
   for (const s of series) ys.push(...(s.curve ? until(s.curve) : [s.level]).filter(known));
@@ -105,7 +105,7 @@ function chart({ title, unit, series, told = [], fromZero = false, late = false,
   const names = series.map((s, i) => el("li", { class: colour(i) + (s.curve ? (s.dash ? " dash" : "") : " level") }, s.label));
   const plot = drawing(title, width, height, ...nodes);
   const box = figure(title, unit, plot, series.length > 1 ? el("ul", {}, ...names) : null);
-  if (drawn.length) answer(box, plot, x, [...series.map((s, i) => ({ ...s, kind: colour(i) })), ...told], width, height, over);
+  if (drawn.length) answer(box, plot, x, [...series.map((s, i) => ({ ...s, kind: colour(i) })), ...named], width, height, over);
   return box;
 }
 

@@ -39,8 +39,8 @@ const stretched = (run, curve) => (over[2](run) === 1 ? curve : { ...curve, x: c
 /* Curves of one name of all runs; those of nothing but zeros say nothing, and those that never change come last. */
 function curves(only) {
   const made = CURVES.filter(([name]) => only(name)).flatMap(([name, title, unit, fromZero, points]) => {
-    const told = runs.filter((run) => curveOf(run, name) && known(over[2](run)));
-    const series = told.map((run, i) => ({ label: alone ? title.toLowerCase() : run.name, curve: stretched(run, curveOf(run, name)), points, dash: i > 0 && points }));
+    const shown = runs.filter((run) => curveOf(run, name) && known(over[2](run)));
+    const series = shown.map((run, i) => ({ label: alone ? title.toLowerCase() : run.name, curve: stretched(run, curveOf(run, name)), points, dash: i > 0 && points }));
     if (!series.some((s) => s.curve.y.some((v) => v))) return [];
     const constant = series.every((s) => s.curve.y.every((v) => v === series[0].curve.y[0]));
     const late = ["loss", "heldout", "causal", "bits_per_byte"].includes(name);
@@ -54,8 +54,8 @@ function lossChart(run) {
   const series = [["loss", "training"], ["heldout", "held out"], ["causal", measure(run) ? "held out, threshold routing" : "held out, causal"]].flatMap(([name, label]) =>
     run.curves[name] ? [{ label, curve: run.curves[name], points: name !== "loss", dash: name === "causal" }] : []);
   if (known(run.eval.unigram_loss)) series.push({ label: "unigrams", level: run.eval.unigram_loss });
-  const told = run.curves.rate ? [{ label: "learning rate", curve: run.curves.rate }] : [];
-  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats per token, over steps", series, told, late: true });
+  const named = run.curves.rate ? [{ label: "learning rate", curve: run.curves.rate }] : [];
+  return chart({ title: measure(run) ? `Loss: ${measure(run)}` : "Loss", unit: "nats per token, over steps", series, named, late: true });
 }
 function figures(run) {
   const loss = measure(run) || "loss";
@@ -104,10 +104,10 @@ function circumstances(run) {
 }
 /* What the model wrote at evaluations after the same prompt. */
 function samples(run) {
-  const told = run.samples.filter((s) => typeof s.prompt === "string" && typeof s.text === "string");
-  if (!told.length) return [];
+  const samples = run.samples.filter((s) => typeof s.prompt === "string" && typeof s.text === "string");
+  if (!samples.length) return [];
   return [el("h2", {}, "Generated text"), el("p", {}, "Continues the same held-out words (bold) at each evaluation, with the routing of generation. One sample each, not selected."),
-    el("dl", { class: "samples" }, ...told.flatMap((s) => [el("dt", {}, "step " + number(s.step)), el("dd", {}, el("b", {}, s.prompt.replace(/^\s*\n/, "")), s.text)]))];
+    el("dl", { class: "samples" }, ...samples.flatMap((s) => [el("dt", {}, "step " + number(s.step)), el("dd", {}, el("b", {}, s.prompt.replace(/^\s*\n/, "")), s.text)]))];
 }
 /* The command that trains it again, as a reader can type it. */
 const quoted = (word) => (/^[\w./-]+$/.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");

@@ -89,8 +89,8 @@ def load(path: str | pathlib.Path) -> Vectors:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise vectors.fault("header", f"is not that of safetensors: {type(error).__name__} {error}") from None
     if vectors.text("format") != FORMAT or vectors.text("version") not in VERSIONS:
-        told = f"format is {vectors.text('format')}, version {vectors.text('version')}"
-        raise vectors.fault("__metadata__", f"{told}; known are {FORMAT}, version {' and '.join(VERSIONS)}")
+        found = f"format is {vectors.text('format')}, version {vectors.text('version')}"
+        raise vectors.fault("__metadata__", f"{found}; known are {FORMAT}, version {' and '.join(VERSIONS)}")
     for name, (dtype, shape, begin, end) in entries.items():
         try:
             vectors.tensors[name] = np.frombuffer(data[start + begin : start + end], dtype).reshape(shape)

@@ -93,10 +93,10 @@ def loss_text(seen: Observed) -> str:
 
 def rules_text(seen: Observed) -> dict[str, str]:
     """The behavior of the function, rule by rule."""
-    told = {"selection": selection_text(seen), "gates": gates_text(seen)}
+    properties = {"selection": selection_text(seen), "gates": gates_text(seen)}
     if not seen.experts_choose:
-        told["capacity"] = ORDER_TEXT[seen.order]
-    return {**told, "loss": loss_text(seen), "padding": PADDING_TEXT[seen.padding], "ties": TIES_TEXT[seen.ties]}
+        properties["capacity"] = ORDER_TEXT[seen.order]
+    return {**properties, "loss": loss_text(seen), "padding": PADDING_TEXT[seen.padding], "ties": TIES_TEXT[seen.ties]}
 
 
 def notes_of(seen: Observed, experts_choose: bool) -> list[str]:
@@ -187,7 +187,7 @@ def check(
     seen = observe(function, convert, every, experts_choose)
     one, faults = closest(seen)
     first = first_difference(seen, one) if faults else None
-    told = rules_text(seen) if seen.results else {}
+    rules = rules_text(seen) if seen.results else {}
     named = name or getattr(function, "__name__", type(function).__name__)
-    return Report(named, None if faults else one.name, one.name, titled(one), faults, first, told,
+    return Report(named, None if faults else one.name, one.name, titled(one), faults, first, rules,
                   notes_of(seen, experts_choose), len(seen.cases), version)  # fmt: skip

@@ -103,7 +103,7 @@ def _noise(o: argparse.Namespace) -> int:
     words = ["run", "noise", "--data", o.data, "--out", o.out, "--scale", str(scale), "--seeds", str(o.seeds)]
     status = _run(_parser().parse_args([*words, "--jobs", str(o.jobs)], argparse.Namespace(routers=[])))
     if not status:
-        print(terminal.fill(noise.told(study.table(study.steps[-1])), "    "))
+        print(terminal.fill(noise.describe(study.table(study.steps[-1])), "    "))
     return status
 
 
@@ -117,17 +117,17 @@ def _list(o: argparse.Namespace) -> int:
 
 
 def _status(o: argparse.Namespace) -> int:
-    told = []
+    studies = []
     for study in all_in(pathlib.Path(o.dir)):
         arms = {}
         for arm in study.arms:
             ends = [study.final(arm.name, seed, s) for seed in range(1, study.seeds + 1) for s in study.steps]
             arms[arm.name] = {"rate": study.rate(arm.name), "done": sum(map(bool, ends)), "of": len(ends)}
-        told.append({"recipe": study.recipe["name"], "scale": study.scale["name"], "arms": arms})
+        studies.append({"recipe": study.recipe["name"], "scale": study.scale["name"], "arms": arms})
     if o.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(studies, indent=1))
         return 0
-    for one in told:
+    for one in studies:
         print(f"{one['recipe']}, {one['scale']}")
         wide = max(map(len, one["arms"]))
         for name, arm in one["arms"].items():

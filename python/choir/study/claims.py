@@ -98,8 +98,8 @@ class Claims:
         arms.update(dict.fromkeys(sum(f.claim.get("wider", []), [])))
         lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
         if f.estimate and lacking:
-            told = "; ".join(f"{arm} at {', '.join(f'{rate:g}' for rate in rates)}" for arm, rates in lacking.items())
-            f.estimate, f.verdict = None, f"no verdict: the search for rates lacks {told}"
+            missing = "; ".join(f"{arm} at {', '.join(f'{rate:g}' for rate in rates)}" for arm, rates in lacking.items())
+            f.estimate, f.verdict = None, f"no verdict: the search for rates lacks {missing}"
 
     def _weights(self, claim: dict[str, Any]) -> np.ndarray:
         made = np.zeros(len(self.study.arms))

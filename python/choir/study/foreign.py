@@ -41,8 +41,8 @@ def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
     if found is None:
         return {}
     if (found.get("format"), found.get("sequences")) != ("choir-texts", _sequences(study)):
-        told = f"{known} is not of {_sequences(study)} sequences a text; remove it, or run anew"
-        raise StudyError(f"{study.store.directory}: {told}")
+        message = f"{known} is not of {_sequences(study)} sequences a text; remove it, or run anew"
+        raise StudyError(f"{study.store.directory}: {message}")
     return found["texts"]
 
 
@@ -79,7 +79,7 @@ class Reading(Sequel):
     def steps(self) -> int:
         return len(self.lacking)
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None:
+    def run(self, threads: int, report: Callable[[str], None]) -> None:
         study = self.study
         run = study.trained(self.arm, self.seed, "texts need")
         found = result(study, self.arm, self.seed)
@@ -87,10 +87,10 @@ class Reading(Sequel):
             path = self.texts[text]
             where = ["--data" if text == HOME else "--text", path]
             words = [*where, "--sequences", _sequences(study), "--threads", threads]
-            told_all = program.ask("eval", run, *words)
-            each = {told_all["routing"]: told_all}
-            if "threshold" in told_all:
-                each["threshold"] = told_all["threshold"]
+            answer = program.ask("eval", run, *words)
+            each = {answer["routing"]: answer}
+            if "threshold" in answer:
+                each["threshold"] = answer["threshold"]
             if study.recipe.get("topk") and _experts_choose(run):
                 with tempfile.TemporaryDirectory() as made:
                     by_topk(run).save(f"{made}/topk")
@@ -146,8 +146,8 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
             found = result(study, arm.name, seed)
             for text, one in found.items():
                 if text in hashes and one["hash"] != hashes[text]:
-                    told = f"{_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it"
-                    raise StudyError(f"{study.store.directory}: {told}")
+                    message = f"{_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it"
+                    raise StudyError(f"{study.store.directory}: {message}")
             lacking = [text for text in texts if text not in found]
             if lacking:
                 works.append(Reading(study, arm.name, seed, "texts", texts, lacking))

@@ -24,7 +24,7 @@ class Work:
     flops: float
     at = now = 0
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None:
+    def run(self, threads: int, report: Callable[[str], None]) -> None:
         raise NotImplementedError
 
 

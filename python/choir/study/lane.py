@@ -127,7 +127,7 @@ class Lane(Work):
 
         self.runner.run(words, self.out / "logs" / f"{out.name}.txt", watch)
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None:
+    def run(self, threads: int, report: Callable[[str], None]) -> None:
         before = 0
         for end in self.ends:
             steps, leave = end["train"]["steps"], self._leave(end)
@@ -145,4 +145,4 @@ class Lane(Work):
             before = leave
             # Keep a result that another machine stored: the last digits of this run's may differ.
             found = self.store.take(end, self.data_hash) or self.store.put(out, end, self.data_hash)
-            told(f"{self.arms[0]}, seed {end['train']['seed']}, {steps} steps: {found['final']['causal']['loss']:.4f}")
+            report(f"{self.arms[0]}, seed {end['train']['seed']}, {steps} steps: {found['final']['causal']['loss']:.4f}")

@@ -37,7 +37,7 @@ def scale(config: str, out: pathlib.Path, seeds: int, tokens: Optional[Sequence[
     return path
 
 
-def told(losses: np.ndarray) -> str:
+def describe(losses: np.ndarray) -> str:
     """The figures derived from final losses [2,seeds] of unchanged runs, and of runs with other rounding."""
     own, apart = losses[0], losses[1] - losses[0]
     if not np.isfinite(losses).all():

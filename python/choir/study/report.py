@@ -94,8 +94,8 @@ def uneven(study: Study) -> dict[str, tuple[float, float]]:
 
 def served(study: Study) -> str:
     """The sentence on arms whose served cost differs; empty: there is none."""
-    told = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
-    return f"Comparisons with these arms are not at equal FLOPs; experts per token: {', '.join(told)}" if told else ""
+    costs = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
+    return f"Comparisons with these arms are not at equal FLOPs; experts per token: {', '.join(costs)}" if costs else ""
 
 
 def claim_rows(claims: Claims) -> list[list[str]]:
@@ -176,8 +176,8 @@ def rate_rows(study: Study) -> list[list[str]]:
         if arm.rate_of != arm.name or not any(math.isfinite(loss) for _, loss in tried):
             continue
         best, vertex = statistics.best_rate(*zip(*tried))
-        told = f"{vertex:.3g}" if vertex else "the best is the highest or lowest: try more"
-        rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" if math.isfinite(loss) else f"{r:g}: missing" for r, loss in tried), f"{best:g}", told])
+        shown = f"{vertex:.3g}" if vertex else "the best is the highest or lowest: try more"
+        rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" if math.isfinite(loss) else f"{r:g}: missing" for r, loss in tried), f"{best:g}", shown])
     return rows
 
 
@@ -304,16 +304,16 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
 def summary(study: Study, claims: Claims) -> dict[str, Any]:
     """Every number of the page, seed by seed: for other programs."""
     finite = lambda value: value if math.isfinite(value) else None  # noqa: E731
-    told = []
+    results = []
     for f in claims.findings:
         low, high = f.estimate.interval() if f.estimate else (math.nan, math.nan)
-        told.append({
+        results.append({
             **f.claim, "mean": f.estimate and f.shown(f.estimate.mean), "low": finite(f.shown(low)) if high < 700 else None,
             "high": finite(f.shown(high)) if high < 700 else None, "p": f.p, "holm": f.corrected, "verdict": f.verdict,
         })  # fmt: skip
     return {
         "recipe": study.recipe["name"], "scale": study.scale["name"], "regime": regime(study), "steps": study.steps,
-        "claims": told,
+        "claims": results,
         "arms": [
             {
                 "name": arm.name, "rate": study.rate(arm.name),
@@ -328,7 +328,7 @@ def summary(study: Study, claims: Claims) -> dict[str, Any]:
 def brief(study: Study, claims: Claims, page: pathlib.Path) -> str:
     """The answers, and each arm's loss, for a terminal."""
     paragraphs = [f"{study.recipe['title']}. {regime(study)}.", *(answer(f) for f in claims.findings)]
-    paragraphs += [f"{told}." for told in (served(study), power_seen(study) or power(study)) if told]
+    paragraphs += [f"{sentence}." for sentence in (served(study), power_seen(study) or power(study)) if sentence]
     rows = arm_rows(study, {})
     wide = max(len(row[0]) for row in rows)
     lines = [f"  {row[0]:<{wide}}  {row[2]:>17}  {row[4]}" for row in rows]

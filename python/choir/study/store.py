@@ -107,10 +107,10 @@ def differences(wanted: dict[str, Any], found: Any, path: str = "") -> list[str]
     """'train.learning_rate is 0.05 instead of 0.04', for every field that differs."""
     if not isinstance(wanted, dict) or not isinstance(found, dict):
         return [] if wanted == found else [f"{path} is {json.dumps(found)} instead of {json.dumps(wanted)}"]
-    told = []
+    found_differences = []
     for key in {**wanted, **found}:
-        told += differences(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
-    return told
+        found_differences += differences(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
+    return found_differences
 
 
 class Store:
@@ -165,11 +165,11 @@ class Store:
     @staticmethod
     def _check(path: pathlib.Path, result: Any, config: dict[str, Any], data_hash: str) -> None:
         check(path, result, "result.schema.json")
-        told = differences(significant(config), significant(result["config"]))
+        differing = differences(significant(config), significant(result["config"]))
         if result["data_hash"] != data_hash:
-            told.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
-        if told:
-            raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}; remove it, or run anew")
+            differing.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
+        if differing:
+            raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(differing)}; remove it, or run anew")
 
 
 def _check_router(run: pathlib.Path, router: str) -> None:
@@ -245,10 +245,10 @@ def of_run(run: pathlib.Path) -> dict[str, Any]:
     steps = [line for line in lines if line.get("event") == "step"]
     process = [line for line in times if line.get("event") == "process"][-1]
     seconds = [line["seconds"] for line in times if "seconds" in line]
-    told = [line for line in steps if line["loss"] is not None]  # None in a step that masked no token
+    measured = [line for line in steps if line["loss"] is not None]  # None in a step that masked no token
     curve = [
         [part[-1]["step"], round(float(np.mean([line["loss"] for line in part])), 5)]
-        for part in (list(p) for p in np.array_split(np.array(told, object), min(_POINTS, len(told))))
+        for part in (list(p) for p in np.array_split(np.array(measured, object), min(_POINTS, len(measured))))
     ]
     return {
         "format": "choir-result",

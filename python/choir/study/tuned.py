@@ -60,9 +60,9 @@ def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, A
     found = study.store.get(known) if known else None
     if found is None:
         return None
-    told = differences(_settings(study, task), found.get("settings"))
-    if told:
-        raise StudyError(f"{study.store.directory}: {known} is not the result that is wanted: {'; '.join(told)}")
+    differing = differences(_settings(study, task), found.get("settings"))
+    if differing:
+        raise StudyError(f"{study.store.directory}: {known} is not the result that is wanted: {'; '.join(differing)}")
     return found
 
 
@@ -77,7 +77,7 @@ class Tuning(Sequel):
     def steps(self) -> int:
         return self.study.scale["tune"]["steps"]
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None:
+    def run(self, threads: int, report: Callable[[str], None]) -> None:
         study, settings = self.study, _settings(self.study, self.what)
         parent = study.trained(self.arm, self.seed, "fine-tuning needs")
         known = _name(study, self.arm, self.seed, self.what)

@@ -50,7 +50,7 @@ class Turns(Work):
     def steps(self) -> int:
         return ROUNDS * len(self.study.arms)
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None:
+    def run(self, threads: int, report: Callable[[str], None]) -> None:
         times: dict[str, list[float]] = {}
         for _ in range(ROUNDS):
             for arm in self.study.arms:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BLOCKS = ("MixtralSparseMoeBlock", "OlmoeSparseMoeBlock", "Qwen3MoeSparseMoeBlock")
 VERSION = 1  # version of the entry "choir" in config.json
 # The keyword argument that passes padding, forced assignment and positions from a model's forward to its blocks.
-TOLD = "choir_told"
+INPUTS = "choir_inputs"
 
 
 class _TheirExperts(Experts):
@@ -64,15 +64,15 @@ def _unpickled(theirs: type) -> nn.Module:
 
 
 class _Converted(MoE):
-    """The layer that replaces a block. `told` has padding, forced assignment, and positions of packed sequences,
+    """The layer that replaces a block. `inputs` has padding, forced assignment, and positions of packed sequences,
     from the arguments of the model's forward."""
 
-    told: Optional[tuple] = None
+    inputs: Optional[tuple] = None
     noise = 0.0
 
     def forward(self, hidden_states: Tensor, *given, **options) -> Tensor:
-        if self.told is not None:
-            valid, assignment, position = self.told
+        if self.inputs is not None:
+            valid, assignment, position = self.inputs
             length = hidden_states.shape[-2]
             if position is not None and "sequence" in (self.options.pool, self.options.aux_scope):
                 options.setdefault("lengths", _lengths_of(position.expand(hidden_states.shape[:-1])))
@@ -190,7 +190,7 @@ def _lengths_of(position: Tensor) -> list:
     return [b - a for a, b in zip(at, at[1:])]
 
 
-def _tell(module: nn.Module, args: tuple, kwargs: dict):
+def _send_inputs(module: nn.Module, args: tuple, kwargs: dict):
     """A model's forward pre-hook: adds padding, forced assignment and positions to the keyword arguments, which the
     model passes to its layers."""
     mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
@@ -205,7 +205,7 @@ def _tell(module: nn.Module, args: tuple, kwargs: dict):
         module.warn_if_padding_and_no_attention_mask(ids, mask)
     if not module.training and not compat.compiling() and not getattr(module, "_choir_cached", False):
         _warn_of_cache(module, _cache_of(kwargs))
-    return args, {**kwargs, TOLD: (valid, assignment, position)}
+    return args, {**kwargs, INPUTS: (valid, assignment, position)}
 
 
 def _warn_of_cache(module: nn.Module, cache: Any) -> None:
@@ -222,12 +222,12 @@ def _warn_of_cache(module: nn.Module, cache: Any) -> None:
         )
 
 
-def _hear(module: nn.Module, args: tuple, kwargs: dict):
-    """A forward pre-hook of the attention before a block: takes the keyword argument of `_tell` for the block.
+def _receive_inputs(module: nn.Module, args: tuple, kwargs: dict):
+    """A forward pre-hook of the attention before a block: takes the keyword argument of `_send_inputs` for the block.
     Attention receives it also when activation checkpointing recomputes the layer."""
-    told = kwargs.pop(TOLD, None)
+    inputs = kwargs.pop(INPUTS, None)
     if isinstance(block := module.__dict__.get("choir_block"), _Converted):
-        block.told = told
+        block.inputs = inputs
     return args, kwargs
 
 
@@ -239,7 +239,7 @@ def _hook(module: nn.Module, hook: Any) -> None:
 def _unhook(module: nn.Module) -> None:
     module.__dict__.pop("choir_block", None)
     for number, hook in list(module._forward_pre_hooks.items()):
-        if hook in (_tell, _hear):
+        if hook in (_send_inputs, _receive_inputs):
             del module._forward_pre_hooks[number]
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 
@@ -323,11 +323,11 @@ def convert(model: nn.Module, router: Optional[str] = None, **options: Unpack[Co
     for (parent, name, _), layer in zip(found, made):
         setattr(parent, name, layer)
         if hasattr(parent, "self_attn"):
-            _hook(parent.self_attn, _hear)
+            _hook(parent.self_attn, _receive_inputs)
             parent.self_attn.__dict__["choir_block"] = layer  # not as a submodule
         parent._register_load_state_dict_pre_hook(_from_file, with_module=True)
     for module in _around(model, [parent for parent, _, _ in found]):
-        _hook(module, _tell)
+        _hook(module, _send_inputs)
         module.choir_layers = _moe_layers(module)
     if config is not None:
         config.choir = {"version": VERSION, "router": router, "options": _written(given)}

@@ -101,15 +101,15 @@ def _ragged(rows: Tensor, weights: Weights, routing: Routing, group) -> Tensor:
     n, size, own = rows.shape[0], group.size(), weights.w1.shape[0]
     load = routing.assignment.sum(0)
     even = [own] * size
-    told = all_to_all_single(load, even, even, group).view(size, own)  # rows to receive, by sender and local expert
-    out, into = torch.stack([load.view(size, own).sum(1), told.sum(1)]).tolist()
+    received = all_to_all_single(load, even, even, group).view(size, own)  # rows to receive, by sender and local expert
+    out, into = torch.stack([load.view(size, own).sum(1), received.sum(1)]).tolist()
     pairs = select.first(routing.assignment.t().reshape(1, -1), sum(out))[0]
     expert, token = pairs // n, pairs % n
     kind, gate = autocast_dtype(rows.device.type) or rows.dtype, routing.every_gate()[token, expert]
     came = all_to_all_single_autograd(gathered(rows, gate, token, weights).to(kind), into, out, group)
-    whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(told.reshape(-1), output_size=sum(into))
+    whose = torch.arange(own, device=rows.device).repeat(size).repeat_interleave(received.reshape(-1), output_size=sum(into))
     order = whose.argsort(stable=True)  # rows arrive by process; products need them by expert
-    y = _by_ends(came.index_select(0, order), weights, told.sum(0))
+    y = _by_ends(came.index_select(0, order), weights, received.sum(0))
     y = torch.zeros_like(y).index_copy(0, order, y)
     back = all_to_all_single_autograd(y, out, into, group)
     return combined(back, gate, token, n, weights)

@@ -48,10 +48,10 @@ def replicas(model: nn.Module, layers: dict[str, nn.Module]):
     world, found, calls = _KNOWN.get(model, (None, None, 0))
     calls = calls + 1 if world is dist.group.WORLD else 1
     if calls & (calls - 1) == 0:
-        told: list = [None] * dist.get_world_size()
-        dist.all_gather_object(told, [(_what(name, layer), _weights_of(layer)) for name, layer in layers.items()])
-        _check_weights(told)
-        found = _group_of_same(told) if calls == 1 else found
+        gathered: list = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, [(_what(name, layer), _weights_of(layer)) for name, layer in layers.items()])
+        _check_weights(gathered)
+        found = _group_of_same(gathered) if calls == 1 else found
     _KNOWN[model] = dist.group.WORLD, found, calls
     return found
 
@@ -75,9 +75,9 @@ def _weights_of(layer: nn.Module) -> Optional[tuple]:
     return "bits", int((bits * torch.arange(1, len(bits) + 1, device=bits.device)).sum())
 
 
-def _check_weights(told: list[list[tuple]]) -> None:
+def _check_weights(gathered: list[list[tuple]]) -> None:
     same: dict = {}
-    for each in told:
+    for each in gathered:
         for i, (what, weights) in enumerate(each):
             if weights is not None and same.setdefault((len(each), i, what), weights) != weights:
                 raise ArgumentError(
@@ -87,9 +87,9 @@ def _check_weights(told: list[list[tuple]]) -> None:
                 )
 
 
-def _group_of_same(told: list[list[tuple]]):
+def _group_of_same(gathered: list[list[tuple]]):
     """The group of the processes with the same names as this one; all processes create all groups."""
-    names = [tuple(what for what, _ in each) for each in told]
+    names = [tuple(what for what, _ in each) for each in gathered]
     if len(set(names)) == 1:
         return dist.group.WORLD
     groups = {each: dist.new_group([r for r, held in enumerate(names) if held == each]) for each in dict.fromkeys(names)}

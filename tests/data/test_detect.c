@@ -1,8 +1,9 @@
-/* What is no text is told by its first bytes. tests/data/test_text.c has compressed files and tar archives. */
+/* Files that are not text are refused by their first bytes. tests/data/test_text.c has compressed files and tar
+ * archives. */
 #include "data/text.h"
 #include "testing.h"
 
-static void tells_text_from_the_rest(void **state) {
+static void refuses_what_is_not_text(void **state) {
   (void)state;
   char digits[120];
   memset(digits, '0', sizeof digits);
@@ -34,4 +35,4 @@ static void tells_text_from_the_rest(void **state) {
   }
 }
 
-TEST_MAIN(NULL, NULL, tells_text_from_the_rest)
+TEST_MAIN(NULL, NULL, refuses_what_is_not_text)
