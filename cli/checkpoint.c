@@ -1,4 +1,4 @@
-/* Opens checkpoints; a run directory stands for its newest one. */
+/* Opens checkpoints; a run directory stands for its best checkpoint, else its newest one. */
 #include <limits.h>
 #include <string.h>
 

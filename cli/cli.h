@@ -349,9 +349,9 @@ int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tok
 int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
-/* Opens a checkpoint, or the newest one of a run, calls `use` with the model and closes it; returns an exit status.
- * routing: NULL for the model's own. Without `tokenizer_too` the checkpoint need not have a tokenizer, and `use` gets
- * NULL. */
+/* Opens a checkpoint, or the best one of a run (else the newest), calls `use` with the model and closes it; returns an
+ * exit status. routing: NULL for the model's own. Without `tokenizer_too` the checkpoint need not have a tokenizer, and
+ * `use` gets NULL. */
 int cli_with_model(const char *checkpoint, choir_model_options *run, const char *routing, int tokenizer_too,
                    int (*use)(choir_model *model, const choir_tokenizer *tokenizer));
 /* Whether the options request 8-bit weights, which are for inference only. */

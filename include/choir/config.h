@@ -21,7 +21,7 @@ enum { CHOIR_NAME_BYTES = 32 };
  * "train." may be omitted if the rest is unambiguous. docs/formats.md lists them. */
 typedef struct choir_config choir_config;
 
-/* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given.
+/* The defaults of every field: design values for optimizer, norms and buckets, 0 for sizes that must be given.
  * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_config_create(choir_config **config);
 

@@ -10,7 +10,7 @@
 CHOIR_C_BEGIN
 
 /* Certificate of optimality of an assignment (capped_expert_choice, base), accumulated over pools and calls. The gap
- * compares the sum of the assigned scores with the bound of the linear programme's dual at the solver's prices
+ * compares the sum of the assigned scores with the bound of the linear program's dual at the solver's prices
  * (docs/assignment.md): if no token exceeds its cap, a gap of 0 proves that the assignment is optimal (otherwise the
  * gap may be negative). */
 typedef struct choir_certificate {

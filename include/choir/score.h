@@ -99,9 +99,9 @@ typedef struct choir_task_result {
 } choir_task_result;
 
 /* Predicts the label of every row: the label whose text, appended to the task's template, has the highest mean
- * log-probability per token (for a model trained by masking: the score divided by the number of tokens; no batch
- * routing). CHOIR_ERROR_UNSUPPORTED: the model's thresholds have not been trained; CHOIR_ERROR_IO: no such file;
- * CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
+ * log-probability per token (for a model trained by masking, the highest score per token). Such a model has no measure
+ * with batch routing. CHOIR_ERROR_UNSUPPORTED: the model's thresholds have not been trained; CHOIR_ERROR_IO: no such
+ * file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as choir_score. */
 CHOIR_API int choir_task_score(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);
 

@@ -11,7 +11,7 @@ def _code(surrogate):
 
 
 def printable(text):
-    """A printable text: bytes of a file name that are not UTF-8, which Python represents as surrogates, become \xFF."""
+    """A printable text: bytes of a file name that are not UTF-8, which Python represents as surrogates, become \\xFF."""
     return re.sub("[\ud800-\udfff]", _code, text)
 
 

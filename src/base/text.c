@@ -105,7 +105,7 @@ enum { LONGEST = 64 };
 
 static int min(int a, int b) { return a < b ? a : b; }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours, each 1. If the distance
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbors, each 1. If the distance
  * exceeds `farthest`, returns some number above `farthest`. */
 static int distance(const char *a, const char *b, int farthest) {
   int m = (int)strlen(a), n = (int)strlen(b);

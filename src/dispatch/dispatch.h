@@ -78,7 +78,7 @@ typedef struct ch_dispatch {
 static inline int ch_min(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 typedef struct ch_dispatcher {
-  /* ch_dispatch_alloc and ch_dispatch_split call these for their own parts. */
+  /* The parts of ch_dispatch_alloc and ch_dispatch_split that depend on the implementation. */
   void (*plan)(ch_exec *x, ch_arena *a, int max_slots, int max, ch_dispatch *ex);
   void (*split)(ch_exec *x, ch_dispatch *ex);
   /* Forward: gathers y [max_rows,d] = tokens[slot_token] from tokens [n,d] (times gate with gates_input), and starts
@@ -129,7 +129,7 @@ static inline void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int 
 }
 
 /* dgate [slots] = <tokens[slot_token], y> with the old y, then y [slots,d] = gate * tokens[slot_token]. This is the
- * backward of combine; with gates_input, forward uses y and backward uses dgate. */
+ * backward of combine. With gates_input, forward needs only y, and backward only dgate. */
 static inline void ch_gates_apply(ch_exec *x, const ch_record *r, int d, int gated, const real CH_DEV *tokens,
                                   real CH_DEV *y, real CH_DEV *dgate) {
   CH_OP(x, combine_backward, .record = r, .d = d, .gated = gated, .y = y, .dout = tokens, .dy = y, .dgate = dgate);

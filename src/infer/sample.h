@@ -5,7 +5,7 @@
 #include "base/rng.h"
 
 typedef struct ch_candidate {
-  double weight; /* the logit, later the unnormalised probability */
+  double weight; /* the logit, later the unnormalized probability */
   int32_t token;
 } ch_candidate;
 

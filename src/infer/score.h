@@ -26,7 +26,7 @@ int ch_score_run(choir_model *model, ch_score_item *items, int64_t count, const 
 int ch_score_masked(choir_model *model, const ch_score_item *items, int64_t count, const choir_score_options *options,
                     choir_score_result *result);
 
-/* The routing that such a model scores with: its own, of one text. */
+/* The routing with which a model trained by masking scores: its own, with each text as a pool of its own. */
 const char *ch_masked_routing(const choir_model *model);
 
 #endif

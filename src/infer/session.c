@@ -44,8 +44,8 @@ static void allocate_arrays(choir_session *s) {
   s->position = CH_NEW_HOST(a, int32_t, s->chunk);
 }
 
-/* Shares the model's parameters, with separate blocks and statistics, so that passes change only the session's
- * state. Threshold routing has no pools; pools of other routings would only need memory. */
+/* Shares the model's parameters, with separate blocks and statistics, so that passes change only the session's state.
+ * Pool "batch" needs no memory for pools; a session routes each token by itself, so the pool has no effect. */
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;

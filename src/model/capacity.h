@@ -11,7 +11,7 @@ ch_router_spec ch_config_layer_router(const ch_model_config *c, int moe);
 /* The same with the capacity factor of training times `scale`. */
 ch_router_spec ch_router_scaled(const ch_router_spec *o, double scale);
 
-/* What capacity_start multiplies the capacity factor by at a step (from 0) of training, and the largest of these. */
+/* Factor of capacity_start for the capacity factor at a training step (from 0); and its maximum over all steps. */
 double ch_config_capacity_at(const choir_config *c, int64_t step);
 double ch_config_capacity_max(const choir_config *c);
 

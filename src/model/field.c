@@ -9,8 +9,8 @@
 #include "moe/router.h"
 #include "optim/optim.h"
 
-/* From 2^53 on, doubles, which JSON readers use for all numbers, round integers. Defaults of a router's options come
- * from ch_router_default instead. */
+/* The largest integer of a field: JSON readers use doubles for all numbers, which are not exact for integers above
+ * 2^53. */
 #define BIG (0x1p53 - 1)
 /* clang-format off */
 #define AT(of, section, name) \

@@ -19,11 +19,11 @@
 void ch_mask_training(const choir_config *config, int64_t step, int row, const int32_t *text, int32_t *token,
                       int32_t *target, float *weight, int *weighted);
 
-/* One of the `count` evaluations of a model: number `draw` of sample `sample`. Masks exactly k of the nonnegative
- * tokens of `text` [T] (negative: padding), each subset with equal probability. k is uniform over 1 .. their number
- * within the stratum of `draw`; with masked_lm 15 %, at least one, 80/10/10. target as in training. Returns k. *ratio,
- * in (0,1): in, a positive value is used; otherwise it is sampled within the stratum; out, the value used. `index`
- * identifies the sequence: its masks do not depend on other sequences. */
+/* Evaluation number `draw` of `count`, in sample `sample`. Masks exactly k of the nonnegative tokens of `text` [T]
+ * (negative: padding), each subset with equal probability. k is uniform over 1 .. number of these tokens, within the
+ * stratum of `draw`; with masked_lm 15 %, at least one, masked 80/10/10 as in training. target as in training. Returns
+ * k. *ratio, in (0,1): in, a positive value is used; otherwise it is sampled within the stratum; out, the value used.
+ * `index` identifies the sequence: its masks do not depend on other sequences. */
 int ch_mask_evaluation(const choir_config *config, int64_t draw, int64_t count, int64_t index, int sample,
                        const int32_t *text, int T, int32_t *token, int32_t *target, double *ratio);
 

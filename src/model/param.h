@@ -47,8 +47,8 @@ int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *who
 /* Copies the local elements, `size` bytes each, to their places in the whole tensor. */
 void ch_part_place(const ch_part *part, const void *elements, void *whole, int64_t size);
 
-/* A rank's part of a tensor of experts, each of `rows` rows: its own experts, and where a row has their hidden width
- * (`hidden`) its shard's columns. */
+/* A rank's part of a tensor [experts,rows,width]: the rank's experts; if the width is the experts' hidden width
+ * (`hidden`), only the columns of the rank's hidden shard. */
 ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden);
 
 typedef enum { CH_INIT_NORMAL, CH_INIT_ONE, CH_INIT_ZERO } ch_init_kind;
@@ -64,14 +64,14 @@ typedef struct ch_param {
   int owner;     /* rank of the replica that owns a sharded dense matrix; -1: not sharded */
   int remote; /* owned by another rank: resident only while its layer runs, in a buffer shared by every second layer */
   ch_init_kind init;
-  double init_std;  /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
-  int expert;       /* first dimension counts experts: factored and sharded per expert */
-  int matrix;       /* input of matrix products: gets a bf16 copy in bf16 compute */
-  int inputs_first; /* a matrix is [inputs,outputs], not [outputs,inputs] */
-  int product;      /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
-                       its gradient by a product */
-  real CH_DEV *w,
-      *g; /* weights and gradients; remote matrices with w16 have no w, nor those with w8 that are no table */
+  double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
+  int expert;         /* first dimension counts experts: factored and sharded per expert */
+  int matrix;         /* input of matrix products: gets a bf16 copy in bf16 compute */
+  int inputs_first;   /* a matrix is [inputs,outputs], not [outputs,inputs] */
+  int product;        /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
+                         its gradient by a product */
+  real CH_DEV *w, *g; /* weights and gradients; w is NULL for remote matrices with w16, and for matrices with w8 except
+                         the embedding */
   ch_bf16 CH_DEV *w16; /* or NULL */
   ch_q8 CH_DEV *w8;    /* in 8 bits, matrix after matrix, or NULL; in the host's memory */
 } ch_param;

@@ -19,10 +19,10 @@ int ch_next_owner(int64_t *has, int ranks, int64_t count);
 /* number [params->count]: sends the entries of sharded matrices from their owners to all ranks of the replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
-/* The prefetches of a pass. `start` begins with the first layer; `layer`, called as each layer begins, forward and
- * backward, waits for that layer's matrices (w16 or w, whichever products read) and begins to fetch those of layer
- * `next`, which overwrite the buffers of layers `next` - 2 and `next` + 2; without such a layer, or if they are there
- * still, nothing. `start` and `layer` are collective; without sharded matrices they do nothing. */
+/* The prefetches of a pass. ch_prefetch_start begins to fetch the first layer's matrices. ch_prefetch_layer, called as
+ * each layer begins, waits for its matrices (w16 or w, whichever products read), then begins to fetch those of layer
+ * `next`, if it exists and they are not in their buffer, which `next` - 2 and `next` + 2 share. Both are collective,
+ * and do nothing without sharded matrices. */
 void ch_prefetch_start(ch_exec *x, const ch_params *params);
 void ch_prefetch_layer(ch_exec *x, int next);
 void ch_prefetch_stop(ch_exec *x);

@@ -67,7 +67,7 @@ typedef struct ch_moe_saved {
   real CH_DEV *jitter;   /* [n,d] jitter factors of the router's input, for this rank's rows; NULL: no jitter */
   int chunk_slots;       /* max slots that the experts process at a time: all slots, except for some causal routings */
   ch_operand pre;        /* [slots,h] pre-activations x W1 of this rank's experts */
-  real CH_DEV *up;       /* [slots,h] x W3 of gated experts, whose pre has floats as well */
+  real CH_DEV *up;       /* [slots,h] x W3 of gated experts, in floats; so is pre then */
   real CH_DEV *expert_y; /* [max_rows,d] first the rows of this rank's tokens for their experts, then the experts'
                             outputs; with several rounds only those of one round (dispatch.h) */
 } ch_moe_saved;

@@ -8,8 +8,8 @@
 #include "moe/route.h"
 #include "moe/scores.h"
 
-/* Max slots that the experts process at a time. For causal routing in parts (ch_parts): the slots of the router's
- * default rule. */
+/* Max slots that the experts process at a time: all slots, or for causal routing, which runs in parts (ch_parts), at
+ * most those of the router's default rule. */
 static int expert_slots(const ch_route_args *r, int slots) {
   if (!r->causal) return slots;
   int by_rule = r->router->max_slots(r->options, r->n, r->e, r->sequence_length);

@@ -11,8 +11,8 @@
 
 enum {
   SMALL = 64,   /* tokens, each of which is changed separately */
-  LARGE = 1024, /* tokens if more than SMALL are routed; some of them are changed */
-  CHANGES = 16, /* max changed tokens of LARGE */
+  LARGE = 1024, /* tokens if a pass has more than SMALL; only CHANGES of them are changed */
+  CHANGES = 16, /* max number of changed tokens */
   TRIALS = 2
 };
 

@@ -11,8 +11,8 @@ enum { CH_MARGIN_BINS = 1 << 17 };
 
 typedef struct ch_prefer {
   int size;      /* size of the layer's LRU cache in experts; the cache is empty at the start of each sequence */
-  int among;     /* if tokens choose: number of candidates, the token's best experts; no effect on tokens that have as
-                    many experts */
+  int among;     /* if tokens choose: number of candidates, the token's best experts; a token that has this many experts
+                    keeps them */
   real lowered;  /* if experts choose: amount subtracted from thresholds for candidates; 0: no other candidates */
   ch_ratio hits; /* out: cache hits / experts used; added to */
   int64_t *margins; /* [CH_MARGIN_BINS] out if experts choose, or NULL: histogram of score - threshold, from -1 to 1;

@@ -7,9 +7,9 @@
 #include "choir/routing.h"
 #include "moe/route.h"
 
-/* Public statistics, up to `histogram` (arrays malloc'd). Collecting a routing of `tokens` valid tokens, and adding
- * statistics with the same number of experts, sum counts and capacities, and average aux_loss, z_loss and gate_mass
- * over tokens. Collecting allocates nothing; `make` waits for the device. */
+/* Fields of choir_route_stats up to `histogram` (arrays malloc'd). ch_route_stats_collect adds a routing of `tokens`
+ * valid tokens and allocates nothing; ch_route_stats_add adds statistics with as many experts. Counts and capacities
+ * are summed; aux_loss, z_loss and gate_mass are averaged over tokens. ch_route_stats_make waits for the device. */
 double ch_pooled(double mean, int64_t before, double sum,
                  int64_t more); /* updates the mean of `before` values by the sum of `more` further values */
 void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);

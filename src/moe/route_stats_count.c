@@ -123,7 +123,8 @@ double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
   return either ? (double)both / (double)either : 0;
 }
 
-/* Inserts a candidate into `best`, sorted by descending `value`. Candidates have ascending tokens, so ties go last. */
+/* Inserts a candidate into `best`, sorted by descending `value`. Candidates come in ascending order of tokens, so of
+ * equal values the lower token comes first. */
 static int insert(choir_favourite *best, double *value, int count, int max, choir_favourite candidate, double worth) {
   if (count == max && !(worth > value[max - 1])) return count;
   int at = count < max ? count : max - 1;

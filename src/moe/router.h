@@ -206,8 +206,8 @@ static inline int ch_router_has_thresholds(const ch_router *router) {
   return router->observe && !ch_router_has_centroids(router);
 }
 
-/* Experts per token, null experts included (0 if experts choose); and the expected number of real experts per token if
- * all experts are chosen equally often. */
+/* ch_router_choices: experts per token, null experts included; 0 if experts choose. ch_router_even_choices: the
+ * expected number of real experts per token if all experts are chosen equally often. */
 int ch_router_choices(const ch_router_spec *o);
 double ch_router_even_choices(const ch_router_spec *o, int e);
 
@@ -258,9 +258,9 @@ int ch_router_k(double capacity_factor, int n, int e);
 /* Capacity per expert with `choices` experts per token: ceil(factor * choices * n / e), at most n. */
 int ch_router_capacity(double factor, int choices, int n, int e);
 
-/* The capacity factor of training or evaluation (0: unlimited); the larger of both, for which memory is planned; and
- * the factor of a call, which in the counting run is the larger one, because one plan serves training and
- * evaluation. */
+/* ch_router_factor: the capacity factor of training or evaluation; 0: unlimited. ch_router_factor_max: the larger of
+ * both. ch_router_factor_planned: the factor of a call; in the counting run the larger of both, because training and
+ * evaluation share the planned memory. */
 double ch_router_factor(const ch_router_spec *o, int training);
 double ch_router_factor_max(const ch_router_spec *o);
 double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a);

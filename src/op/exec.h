@@ -26,10 +26,10 @@ typedef struct ch_exec {
   int batch_invariant;            /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
-/* The number of threads for an amount of work. Returns all threads if `work` is at least `min`, else one: waking
- * threads costs more than a small amount of work. GNU's OpenMP ends the threads that a smaller team leaves out, and
- * starts them anew for the next larger team. Waking more than eight threads takes longer, and pays for more work
- * only. */
+/* The number of threads for an amount of work. Returns one thread for less than 2 `min`, because waking threads would
+ * take longer than the work; above eight threads waking takes longer, so the limit is higher. Else returns all threads,
+ * never a part of them: GNU's OpenMP ends the threads that a smaller team does not use, and has to start new ones for
+ * the next larger team. */
 static inline int ch_threads_for(const ch_exec *x, int64_t work, int64_t min) {
   int64_t enough = x->threads > 8 ? x->threads / 4 : 2;
   return work / min >= enough ? x->threads : 1;

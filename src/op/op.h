@@ -55,7 +55,7 @@ typedef struct ch_gemm_args {
 typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
 enum {
   CH_WORTH_PADDING = 2
-}; /* a device pads experts' rows to equal numbers where that makes at most so many of one */
+}; /* a device pads all experts to an equal number of rows if that at most doubles the rows */
 typedef struct {
   ch_gemm_form form;
   int experts;

@@ -143,8 +143,8 @@ static void say_chosen(const choir_config *config, const ch_layout *l, const cha
            *reason || *before ? "" : "as one process computes, bit for bit");
 }
 
-/* Finds the first layout that fits into memory, among layouts with `idles` (ranks without experts) or without. found: 0
- * if no layout fits; `before` then describes the lack of the first layout tried. */
+/* Finds the first layout that fits into memory. idles: searches among layouts where some ranks have no expert; 0: among
+ * the others. found: 0 if no layout fits. If the first layout did not fit, `before` says how much memory it lacks. */
 static int search(const choir_config *config, const choir_model_options *options, choir_ranks *ranks,
                   const rank_memory *local, int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];

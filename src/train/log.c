@@ -169,7 +169,7 @@ void ch_room_refused(ch_disk_wait *wait, double seconds) {
   snprintf(wait->why, sizeof wait->why, "%s", choir_error_message());
 }
 
-/* pending: a file could not be written, and `why` is its error; otherwise the log could not. */
+/* pending: the file that could not be written is not the log, and `why` has its error already. */
 static void notice_change(ch_disk_wait *wait, int full, int pending, const ch_log *log) {
   double now = ch_machine_seconds();
   if (full && !wait->full_since) {

@@ -188,7 +188,8 @@ static int load_step(ch_run *run, int64_t step) {
   return CHOIR_OK;
 }
 
-/* The error of a checkpoint that cannot be read but may be intact: an older one is used only if it is damaged. */
+/* The error of a checkpoint that cannot be read but may be intact: only a damaged checkpoint is replaced by an older
+ * one. */
 static int unread(int64_t step) {
   return ch_error_in(CHOIR_ERROR_IO,
                      "checkpoint %" PRId64

@@ -54,8 +54,8 @@ static int is_checkpoint(const char *path) {
   return !ch_directory_exists(path, &there) && there && !ch_list(path, count_name, &c) && c.found == 4 && !c.others;
 }
 
-/* Removes old checkpoints up to this step; later ones were skipped when the run was resumed. Only checkpoints
- * without other files are removed. Those that cannot be removed are left for the next time. */
+/* Removes old checkpoints of steps up to the present one. Later ones, which were skipped when the run was resumed, are
+ * kept, as are directories with other files. If a checkpoint cannot be removed, the next call tries again. */
 void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   char path[PATH_MAX];
   int64_t *steps;

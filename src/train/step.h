@@ -60,9 +60,9 @@ void ch_trainer_free(ch_trainer *t);
 
 /* One step on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches): forward and
  * backward of each, then the update. The loss is the mean over all their targets. The routers' state is updated, too.
- * Collective. CHOIR_ERROR_NUMERIC, with no further update, if the loss or a gradient is not finite; the error of a
- * plug-in, with nothing updated, or of its `observe`, after which the model's weights are updated and its routers'
- * state is not. */
+ * Collective. CHOIR_ERROR_NUMERIC: the loss or a gradient is not finite; the tensors that are not updated yet keep
+ * their values. An error of a plug-in: nothing is updated. An error of a plug-in's `observe`: the weights are updated,
+ * and the routers' state is not. */
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, choir_trainer_result *result);
 
 /* Cuts token and target [ch_step_tokens] into micro-batches [accumulate] of the config's size; weights of targets
@@ -99,8 +99,8 @@ typedef enum {
 /* The part to which a weight that is a factor of products (p->product) belongs. */
 ch_flops_part ch_flops_part_of(const ch_param *p);
 
-/* Counts multiplications and additions of one token in the forward pass. Training needs three times as many for
- * every router sample (ch_pass_sequences). */
+/* Counts multiplications and additions of one token in the forward pass. Training needs three times as many, or six
+ * times if each sequence occurs twice in a pass (ch_pass_sequences). */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
 
 #endif

@@ -31,8 +31,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_config *g
   if (given) config.train = given->train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
-  model->grad_chunks =
-      config.train.grad_chunks; /* the config that steps are planned with, and the one they are taken with */
+  model->grad_chunks = config.train.grad_chunks; /* steps are planned and taken with the same number */
   CH_TRY(ch_trainer_plan(model, &made->t));
   CH_TRY(ch_trainer_commit(&made->t));
   int64_t arrays = ch_config_masked(&config) ? 3 : 1;

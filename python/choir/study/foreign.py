@@ -51,8 +51,8 @@ def _sequences(study: Study) -> int:
 
 
 def losses(study: Study, arm: str, texts: list[str], routing: Optional[str] = None) -> np.ndarray:
-    """[seeds], the mean over texts; NaN where one is missing. No routing: by thresholds where the arm's own looks across
-    tokens, else its own."""
+    """[seeds], the mean loss over texts; NaN if a text is missing. routing None: the router's own routing, or threshold
+    routing if its own depends on other tokens."""
 
     def loss(found: dict[str, Any], text: str) -> float:
         by = found.get(text, {})

@@ -107,7 +107,8 @@ class Lane(Work):
 
     @staticmethod
     def _leave(end: dict[str, Any]) -> int:
-        """Its last step is its own, cooled or not: with it comes the evaluation, which the trunk's is not."""
+        """The step at which an end point leaves the trunk: at the latest one step before its end, because its last step
+        includes the evaluation."""
         return end["train"]["steps"] - max(1, end["train"]["cooldown_steps"])
 
     @property

@@ -43,8 +43,9 @@ class Estimate:
         return float(2 * stats.t.sf(abs(self.mean - null) / self.error, self.freedom))
 
     def p_side(self, low: float, high: float) -> float:
-        """Against the side of low to high on which the mean is not: within, two one-sided tests of being outside (TOST);
-        outside, twice the test of being within. Of low to infinity it is the two-sided test of `low`."""
+        """The p value for the side of the range low to high on which the mean is. If the mean is within: two one-sided tests
+        against being outside (TOST); if outside: twice the one-sided test against being within. With high = infinity
+        this is the two-sided test of `low`."""
         if not self.freedom > 0:
             return 1.0
         if self.error == 0:
@@ -72,8 +73,8 @@ def of_values(values: Sequence[float], floor: float = 0.0) -> Optional[Estimate]
 
 def contrast(table: np.ndarray, weights: Sequence[float], floor: float = 0.0) -> Optional[Estimate]:
     """A weighted sum of arms' means in the blocked model. `table` [arms,seeds] may have NaN where a run is missing;
-    `weights` sum to 0. `floor`: the least deviation of a difference of two runs that is believed (chaos). None: an arm
-    with weight has no run, or none whose seed ties it to the others."""
+    `weights` sum to 0. `floor`: minimum standard deviation of a difference of two runs (run-to-run noise). None: an arm
+    with a weight has no run, or shares no seed with the others."""
     table, weights = np.asarray(table, float), np.asarray(weights, float)
     arm, seed = np.nonzero(np.isfinite(table))
     if any(weights[a] and not (arm == a).any() for a in range(len(table))):
@@ -119,8 +120,8 @@ def detectable(deviation: float, count: int, freedom: float, power: float = POWE
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """p values of a page's claims, corrected for their number: the i-th smallest of m times m - i, no smaller than those
-    before it."""
+    """p values of a page's m claims, corrected by Holm's method: the i-th smallest (from 0) is multiplied by m - i, and is
+    no smaller than the one before it."""
     order = np.argsort(ps)
     made = np.empty(len(order))
     made[order] = np.minimum(1, np.maximum.accumulate(np.asarray(ps, float)[order] * np.arange(len(order), 0, -1)))
@@ -128,8 +129,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def steps_to(steps: Sequence[float], losses: Sequence[float], loss: float) -> float:
-    """Where the curve of cooled end points comes down to a loss: straight lines over the logarithm of steps. NaN: it
-    does not, between the first and the last."""
+    """The number of steps at which the curve of cooled end points reaches a loss, interpolated linearly over the logarithm
+    of steps. NaN: the curve does not reach it between its first and last point."""
     logs = np.log(np.asarray(steps, float))
     for i in range(len(losses) - 1):
         high, low = losses[i], losses[i + 1]
@@ -139,8 +140,8 @@ def steps_to(steps: Sequence[float], losses: Sequence[float], loss: float) -> fl
 
 
 def log_speedup(steps: Sequence[float], arm: Sequence[float], rival: Sequence[float]) -> float:
-    """Log of how many times fewer steps the arm takes to where the rival ends; where it never gets there, of how many
-    times more. Losses at the same steps."""
+    """The logarithm of how many times fewer steps the arm needs to reach the rival's final loss. If the arm does not reach
+    it: minus the logarithm of how many times fewer steps the rival needs to reach the arm's. Losses at equal steps."""
     reached = steps_to(steps, arm, rival[-1])
     if math.isfinite(reached):
         return math.log(steps[-1] / reached)
@@ -148,8 +149,8 @@ def log_speedup(steps: Sequence[float], arm: Sequence[float], rival: Sequence[fl
 
 
 def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, Optional[float]]:
-    """The tried rate of the lowest loss, and where a parabola through the best and the two next to it (loss over the
-    logarithm of the rate) has its lowest point; None: that rate would be below or above these three."""
+    """The learning rate with the lowest loss, and the minimum of the parabola through its loss and those of the two nearest
+    rates (over the logarithm of the rate); None: the minimum is not between these three rates."""
     some = np.isfinite(np.asarray(losses, float))
     order = np.argsort(np.asarray(rates, float)[some])
     x, y = np.log(np.asarray(rates, float)[some][order]), np.asarray(losses, float)[some][order]
@@ -164,8 +165,8 @@ def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, O
 
 
 def parabola_weights(rates: Sequence[float], losses: Sequence[float]) -> Optional[np.ndarray]:
-    """Of each rate's loss in the loss at the lowest point of that parabola; they sum to 1. A loss changes that point, too,
-    which to first order does not change the lowest loss. None: it has no such point."""
+    """The weight of each rate's loss in the minimum of that parabola; weights sum to 1. A loss also moves the minimum, but
+    to first order this does not change its value. None: there is no minimum."""
     lowest = best_rate(rates, losses)[1] if np.isfinite(losses).sum() > 2 else None
     if lowest is None:
         return None

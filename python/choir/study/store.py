@@ -217,8 +217,8 @@ def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _causal(last: dict[str, Any]) -> dict[str, Any]:
-    """The evaluation that arms are compared by: by thresholds where the own one looks across tokens, as no model that
-    predicts the next token may; a model that is trained by masking (which says its objective) may."""
+    """The evaluation by which arms are compared: with threshold routing if the router's own routing depends on other tokens.
+    Models trained by masking, whose evaluations name their objective, are compared by their own routing."""
     return last if "objective" in last else last.get("threshold") or last
 
 

@@ -106,8 +106,7 @@ class Study:
         return found
 
     def lacking(self, arm: str) -> list[float]:
-        """Rates of the search that have no result: a run that failed, or was not made yet. Without them the rate that is
-        taken may be another than the best."""
+        """Learning rates of the search that have no result yet, or whose run failed. One of them may be the best rate."""
         if len(self.scale["rates"]) == 1:
             return []
         return [rate for rate, loss in self.rates(arm) if not math.isfinite(loss)]
@@ -189,8 +188,8 @@ class Study:
         return Lane(ends, [arm], flops, runner, self.store, self.out, self.data, self.facts["hash"])
 
     def absent(self, runner: Runner, works: Iterable[Any]) -> list[Lane]:
-        """The runs that such works (of an arm and a seed) begin with and that are not on this machine: the store may have
-        their results alone."""
+        """The runs that `works` (each of an arm and a seed) continue, and whose directories are missing on this machine,
+        because only their results are in the store."""
         found: dict[str, Lane] = {}
         for work in works:
             end = self.longest(work.arm, work.seed)

@@ -41,8 +41,8 @@ def _files_hash(directory: pathlib.Path) -> str:
 
 
 def folder(task: str) -> str:
-    """The folder of a task's files, which results are named after: the `name` of its description. "average" and tasks
-    that choir knows are named so already."""
+    """The folder of a task's files, which is also the task's name in results: the `name` in its description file. Names of
+    built-in tasks, and "average", are returned unchanged."""
     name = probe.describe(task).get("name") if "/" in task or task.endswith(".json") else task
     return _files.component(str(name), f"task {task}: its name")
 

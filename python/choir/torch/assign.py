@@ -123,7 +123,7 @@ class _Flow:
             self.stale[self.slot] = True
 
     def _augment(self, source: int, target: int) -> None:
-        """Moves as many rows along the path as its ends, and moves of the same cost, allow."""
+        """Moves as many rows along the path as its ends need and as there are moves of the same cost."""
         steps, v = [], target
         while v != source:
             steps.append((int(self.previous[v]), v, self.cost[self.previous[v], v]))

@@ -12,9 +12,9 @@ def half_squares(centroids: Tensor) -> Tensor:
 
 
 def farthest(seeds: Tensor, count: int) -> Tensor:
-    """Selects `count` tokens, [count,1+d], from seeds [m,1+d], each of which is half the squared distance to the
-    nearest centroid, and the token: the farthest token first, then the token farthest from it and from the
-    centroids, and so on, each with its distance at that time."""
+    """Selects `count` tokens, [count,1+d], from seeds [m,1+d]: each row is half the squared distance to the nearest
+    centroid, then the token. The first is the token farthest from all centroids; each next one is the farthest from
+    the centroids and the tokens selected before it. The result has the distances at the time of selection."""
     distance, x, found = seeds[:, 0], seeds[:, 1:], []
     for _ in range(count):
         at = distance.argmax()[None]

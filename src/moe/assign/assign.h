@@ -28,7 +28,7 @@ typedef struct ch_assign_args {
 /* The largest feasible k' <= k for `valid` tokens and e experts: k' <= valid and e k' <= cap valid. */
 int ch_assign_k(int k, int valid, int e, int cap);
 
-/* Solves all pools. Allocates scratch first; returns then in the counting run. */
+/* Solves all pools. In the counting run only allocates scratch. */
 void ch_assign(ch_exec *x, const ch_assign_args *a);
 
 /* ---- the solvers of a pool, whose rows are its valid tokens ---- */
@@ -40,7 +40,7 @@ typedef struct ch_pool {
   uint8_t *assigned; /* [e,rows] out: 1 if the row is assigned to the expert; initially 0 */
   double *beta;      /* [e] out */
   double *alpha;     /* [rows] set by ch_assign_prove */
-  /* of the solver's result before the final top-k (choir_certificate); exact: of the final result */
+  /* violations (choir_certificate) by dykstra's result before its top-k, or by the result of exact */
   double expert_before, token_before;
   int iterations;
 } ch_pool;

@@ -2,10 +2,10 @@
  * followed by top-k per expert. After a fixed number of iterations the constraints may still be violated; the violation
  * is reported. Stages of decreasing entropy reduce it at the same number of iterations.
  *
- * In KL geometry and the log domain: A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
- *   beta[i]  so that expert i has k tokens,          then (S there being min(S, alpha + beta) of the last iteration)
- *   alpha[t] >= 0 so that no token has more than cap,
- * and the entries' own correction, for A <= 1, is the min(0, .). */
+ * In KL geometry and the log domain A = exp(min(0, S - alpha - beta) / lambda); the minimum keeps A <= 1. With
+ * min(S, alpha + beta) of the last iteration in place of S, an iteration sets
+ *   beta[i]  so that expert i has k tokens, then
+ *   alpha[t] >= 0 so that no token has more than cap experts. */
 #include <math.h>
 
 #include "moe/assign/assign.h"

@@ -124,8 +124,9 @@ static int carriers(ch_mincost_flow *f, int u, int v, int max) {
   return 1;
 }
 
-/* Along the path to `target`, as much as its ends, and moves of the same cost, allow. Rows are found before and again
- * while others move: a step's rows hold u and not v, and no other step of the path takes from u or gives to v. */
+/* Moves as many units along the path to `target` as its ends need and as there are moves of the same cost. The rows of
+ * a step are searched twice, to count them and to move them. Both searches find the same rows: no other step of the
+ * path takes rows from u or gives rows to v. */
 static void augment(ch_mincost_flow *f, int source, int target) {
   int amount = f->excess[source] < -f->excess[target] ? f->excess[source] : -f->excess[target];
   for (int v = target; v != source; v = f->previous[v]) {

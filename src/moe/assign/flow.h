@@ -38,7 +38,7 @@ typedef struct ch_mincost_flow {
   double *distance; /* [nodes] */
   int *previous;
   uint8_t *settled;
-  double *step_cost; /* [nodes] cost of the path's last move into the node, and a row for this move */
+  double *step_cost; /* [nodes] cost of the path's last move into the node, and the row that makes it */
   int *step_row;
   int moves; /* number of moves so far */
 } ch_mincost_flow;

@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 
-/* n tokens make `large` pools of size + 1 tokens (which come first), `count` - large of size, and a last one of `rest`.
- */
+/* The pools of n tokens: first `large` pools of size + 1 tokens, then count - large pools of `size`, then one of
+ * `rest`. */
 typedef struct {
   int count, size, large, rest, stride;
 } shape;

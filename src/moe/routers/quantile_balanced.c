@@ -2,7 +2,7 @@
  * so that each expert has about n K / e tokens. No token is dropped and no auxiliary loss is needed; the gate is the
  * raw score.
  *
- * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
+ * Prices are the multipliers of "every expert takes n K / e" in the linear program of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
 #include "base/error.h"
@@ -11,12 +11,15 @@
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
-enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, nearer from last step's prices */
+enum {
+  ITERATIONS = 16
+}; /* enough for loads that differ by a few percent if prices start from 0, and by less if they start from those of the
+      last step */
 
-/* beta_i: half-way between the k-th and the next best of margin[.,i]. A price equal to the k-th, or an alpha equal to a
- * K-th best, would in the end leave tokens undecided between two experts, and rounding would decide. So it would where
- * no price can tell tokens apart: each expert may take all of them (k is their number: one token, or a few), or their
- * rows are equal. Prices are equal then, and each takes its K best scores. */
+/* Sets beta_i half-way between the k-th and the next best of margin[.,i]. With a price equal to the k-th best, tokens
+ * would end up with equal margins at two experts, and rounding would decide. If prices cannot separate tokens, because
+ * each expert may have all of them (k >= valid) or all rows are equal, op `price` makes all prices equal, and each
+ * token gets its K best scores. */
 static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int valid, real CH_DEV *beta) {
   CH_SCRATCH(x);
   int e = a->e, k = ch_router_k(a->options->experts_per_token, valid, e), more = k < valid;
