@@ -22,7 +22,7 @@ int cli_with_model(const char *checkpoint, choir_model_options *run, const char 
 
 int cli_rounds_weights(const choir_model_options *run) { return run->compute && !strcmp(run->compute, "q8_0"); }
 
-int cli_data_of_run(const char *path, const char **data) {
+int cli_data_of_run(const char *path, const char *remedy, const char **data) {
   static const char *const places[] = {
       CH_RUN_DATA, "../../" CH_RUN_DATA}; /* relative to a run directory; to a checkpoint in a run */
   int there;
@@ -36,5 +36,5 @@ int cli_data_of_run(const char *path, const char **data) {
   }
   char found[PATH_MAX];
   if (choir_checkpoint_find(path, found, sizeof found)) return cli_fail(); /* not a run: the error says so */
-  return cli_usage("%s: does not say what data it was trained on; give --data DIR", cli_shown(path));
+  return cli_usage("%s: does not say what data it was trained on; give %s", cli_shown(path), remedy);
 }

@@ -357,7 +357,7 @@ int cli_with_model(const char *checkpoint, choir_model_options *run, const char 
 /* Whether the options request 8-bit weights, which are for inference only. */
 int cli_rounds_weights(const choir_model_options *run);
 /* *data: the data directory that a run, or the run of a checkpoint, was trained on, malloc'd; returns an exit
- * status. */
-int cli_data_of_run(const char *path, const char **data);
+ * status. remedy: the options to give where it is not known, for the error. */
+int cli_data_of_run(const char *path, const char *remedy, const char **data);
 
 #endif

@@ -191,7 +191,8 @@ static int run_eval(int count, const char *const *operands) {
   int status = o.eval.data && o.eval.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
   if (!status && o.eval.text && o.eval.in_order)
     status = cli_usage("--in-order has no effect with --text, which is taken in order");
-  if (!status && !o.eval.data && !o.eval.text) status = cli_data_of_run(operands[0], &o.eval.data);
+  if (!status && !o.eval.data && !o.eval.text)
+    status = cli_data_of_run(operands[0], "--data DIR or --text FILE", &o.eval.data);
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_check_same(cli_ranks(), "--routing", o.routing ? o.routing : ""))

@@ -49,7 +49,9 @@ static int run_export(int count, const char *const *operands) {
   if (o.cut > 0 && o.experts_per_token) return cli_usage("give one of --cut SHARE and --experts-per-token K");
   if (o.cut > 0 && !o.sequences) return cli_usage("--cut needs held-out text: --sequences must not be 0");
   if (!o.sequences && o.data) return cli_usage("--data has no effect with --sequences 0, which measures nothing");
-  int status = o.sequences && !o.data ? cli_data_of_run(operands[0], &o.data) : 0;
+  int status = o.sequences && !o.data
+                   ? cli_data_of_run(operands[0], "--data DIR, or --sequences 0 to measure nothing", &o.data)
+                   : 0;
   if (status) return status;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);

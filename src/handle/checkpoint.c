@@ -63,6 +63,10 @@ static int load_one(const load *l, const char *directory) {
 /* Errors with advice: a file path instead of its directory, and a damaged checkpoint next to an intact one. */
 static int not_a_directory(const char *path) {
   char directory[PATH_MAX];
+  const char *suffix = strrchr(path, '.');
+  if (suffix && !strcmp(suffix, ".gguf"))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a GGUF file; 'choir import %s --out DIR' makes a checkpoint of it",
+                    path, path);
   ch_path_parent(path, directory, sizeof directory);
   int there;
   CH_TRY(ch_tensors_exist(CH_IN(directory, "model.safetensors"), &there));

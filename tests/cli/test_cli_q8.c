@@ -120,6 +120,14 @@ static void blocks_are_used(void **state) {
   choir_model_free(model[0]), choir_model_free(model[1]);
 }
 
+/* A GGUF file given as a checkpoint, and an imported model, which has no data to measure. */
+static void next_steps_are_named(void **state) {
+  program_refuses(1, "in.gguf: is a GGUF file; 'choir import in.gguf --out DIR' makes a checkpoint of it",
+                  "choir generate in.gguf --prompt The --compute q8_0");
+  program_refuses(2, "give --data DIR, or --sequences 0", "choir export back --format gguf --dtype q8_0 --out x");
+  program_refuses(2, "give --data DIR or --text FILE", "choir eval back --compute q8_0");
+}
+
 static void odd_blocks_are_refused(void **state) {
   static const uint16_t odd[] = {0x7C00, 0xFC00, 0x7E00}; /* infinities, NaN */
   for (int i = 0; i < 3; i++) {
@@ -132,4 +140,4 @@ static void odd_blocks_are_refused(void **state) {
 }
 
 TEST_MAIN(train, program_directory_remove, verbs_take_it, weights_are_not_kept, blocks_come_back, blocks_are_used,
-          odd_blocks_are_refused)
+          next_steps_are_named, odd_blocks_are_refused)
