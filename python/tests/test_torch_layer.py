@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 import choir
-from torch_cases import ANY_ORDER, DEVICE, LAYERS, TorchTest, cannot_compile, experts_of, lacks, torch
+from torch_cases import ANY_ORDER, DEVICE, LAYERS, TorchTest, cannot_compile, cannot_generate_code, experts_of, lacks, torch
 
 if torch:
     import torch.nn.functional as F
@@ -415,7 +415,7 @@ class Layers(TorchTest):
 
     def test_compiled_code(self):
         """By PyTorch's own compiler, two of them; it takes a while."""
-        if not cannot_compile("torch.compile"):
+        if not cannot_generate_code("code by torch.compile"):
             self.compiled("inductor", [case for case in LAYERS if case[0] in ("expert_choice", "switch_top1")])
 
     def test_named_layers(self):

@@ -2,6 +2,7 @@
 --device cuda behind a test's file name."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -102,6 +103,16 @@ def cannot_compile(law):
     if old:
         say(law, "does not compile layers")
     return old
+
+
+def cannot_generate_code(law):
+    """Whether PyTorch's own compiler does not work here: its code for CPUs is C++."""
+    if cannot_compile(law):
+        return True
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if not compiler:
+        say(law, "finds no C++ compiler")
+    return not compiler
 
 
 def cannot_meet(law):
