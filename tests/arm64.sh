@@ -31,7 +31,7 @@ export CHOIR_TEST_EMULATED=1 # speeds and limits of memory are not those of a CP
 wheel=$([ $# -gt 0 ] || echo 1)
 [ -z "$wheel" ] ||
   set -- -R '^(test|grad)_' -LE slow -E 'test_(assign$|cli|run|rank|resume|refus|outp|pipes|full|stress|docs|limits)'
-emulated ctest --test-dir "$build" --output-on-failure --timeout 3000 "$@"
+emulated ctest --test-dir "$build" --output-on-failure "$@"
 [ -n "$wheel" ] || exit 0
 SYSROOT=$root TARGET=aarch64-linux-gnu sh "$source/python/wheel.sh" "$build/wheel"
 rm -rf "$build/site"
