@@ -130,7 +130,7 @@ def bench(cases, limit, *more):
 def moe_bench():
     """The C layer on the device, with its parts; what its kernels reach alone."""
     if o.dry:
-        r = bench(["moe n=256 d=64 h=128 e=8 c=2", "select n=256 e=8 k=64", "head n=64 d=64 V=512", "adafactor batch=2 rows=64 cols=64"], 60, "--parts")
+        r = bench(["moe n=256 d=64 h=128 e=8 c=2", "select n=256 e=8 k=64", "head n=64 d=64 V=512", "adafactor batch=2 rows=64 cols=64", "attention B=1 T=16 H=2 dh=8"], 60, "--parts")
         return {**r, "model": guarded(beside_model, r)}
     size = "n=65536 d=768 h=3072 e=64 c=2"
     r = bench([f"moe {size} compute=bf16", f"moe {size}", "moe n=65536 d=768 h=3072 e=16 c=2 compute=bf16", "gemm m=8192 n=8192 k=8192 compute=bf16",
@@ -150,7 +150,7 @@ def beside_model(r):
     """What was timed beside the model's prediction (model.py), and for layers each part of theirs: ms, predicted ms, their ratio."""
     found = {}
     text = "\n".join(x["tail"] for x in r.values())
-    for ms, problem, parts in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select|head|adafactor) \w+=.*)$((?:\n +[a-z].*%.*$)?)", text, re.M):
+    for ms, problem, parts in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select|head|adafactor|attention) \w+=.*)$((?:\n +[a-z].*%.*$)?)", text, re.M):
         predicted = model.of_problem(problem)
         if predicted:
             found[problem] = compared(float(ms), 1e3 * predicted)

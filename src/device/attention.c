@@ -1,8 +1,10 @@
-/* Attention on a device, by matrix products. Processes blocks of rows of several heads at a time, so that their scores
- * fit the device's caches; a block of causal attention has no columns beyond its last row. */
+/* Attention on a device, by matrix products, on tensor cores with compute=bf16. Processes blocks of rows of several
+ * heads at a time, so that their scores stay in the device's L2 cache; a block of causal attention has no columns
+ * beyond its last row. */
 #include "device/device.h"
 
-enum { BLOCK_ROWS = 256, SCORES = 1 << 23 }; /* rows per block; max scores per block of heads */
+/* Rows per block; scores of a block at least: of fewer the kernels would be shorter than the gaps between them. */
+enum { BLOCK_ROWS = 256, MIN_SCORES = 1 << 21 };
 
 /* An attention's sizes: a pair is a sequence and a head. */
 typedef struct {
@@ -22,7 +24,17 @@ static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
   return ch_upload(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
-static attention_shape shape_of(ch_exec *x, const ch_attention_args *a) {
+static size_t operand_size(const attention_shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
+
+/* Scores of a block at most. `arrays` of floats, scores and in backward their gradients, and what products read of
+ * them take three quarters of the L2 cache, which leaves the rest to the products' other operands. */
+static int64_t scores_of(const ch_exec *x, const attention_shape *s, int arrays) {
+  size_t bytes = (size_t)arrays * (sizeof(real) + (s->is == AS_BF16 ? sizeof(ch_bf16) : 0));
+  int64_t fit = ((const ch_device *)x->memory)->cache() / 4 * 3 / (int64_t)bytes;
+  return fit > MIN_SCORES ? fit : MIN_SCORES;
+}
+
+static attention_shape shape_of(ch_exec *x, const ch_attention_args *a, int arrays) {
   attention_shape s = {
       .a = a,
       .pairs = (int64_t)a->B * a->H,
@@ -32,13 +44,11 @@ static attention_shape shape_of(ch_exec *x, const ch_attention_args *a) {
       .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
       .bucket = put_buckets(x, a),
       .length = a->length ? ch_upload(&x->scratch, a->length, (size_t)a->B * sizeof *a->length) : NULL};
-  int64_t head = s.rows * s.pitch, all = s.pairs * head;
-  s.at_once = head < SCORES ? SCORES / head : 1;
-  s.scores = all < SCORES ? all : head < SCORES ? SCORES : head;
+  int64_t head = s.rows * s.pitch, all = s.pairs * head, max = scores_of(x, &s, arrays);
+  s.at_once = head < max ? max / head : 1;
+  s.scores = all < max ? all : head < max ? max : head;
   return s;
 }
-
-static size_t operand_size(const attention_shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
 
 static void CH_DEV *operand_new(ch_exec *x, const attention_shape *s, int64_t count) {
   return ch_arena_alloc(&x->scratch, (size_t)count * operand_size(s));
@@ -70,9 +80,16 @@ typedef struct {
   int first_row, rows, columns;
 } block;
 
-#define BLOCK_FIELDS(s, k)                                                                            \
-  .first_pair = (k)->first_pair, .pitch = (s)->pitch, .first_row = (k)->first_row, .rows = (k)->rows, \
-  .columns = (k)->columns, .T = (s)->a->T, .H = (s)->a->H, .bidirectional = (s)->a->bidirectional
+#define BLOCK_FIELDS(s, k)                                                                                            \
+  .first_pair = (k)->first_pair, .pairs = (k)->pairs, .pitch = (s)->pitch, .first_row = (k)->first_row,               \
+  .rows = (k)->rows, .columns = (k)->columns, .T = (s)->a->T, .H = (s)->a->H, .bidirectional = (s)->a->bidirectional, \
+  .is = (s)->is
+
+/* Groups that process a block's rows. */
+static int64_t row_groups(const block *k) {
+  const int at_once = GROUP / LANES;
+  return (k->pairs * k->rows + at_once - 1) / at_once;
+}
 
 /* Advances *k to the next block; 0 after the last one. A block without rows precedes the first block. The order is from
  * the last rows to the first: the last rows see all keys, so the first block initializes all sums per key. */
@@ -136,7 +153,7 @@ static void weighted_sums(ch_exec *x, const attention_shape *s, const block *k, 
 
 CH_DEVICE_OP(attention) {
   CH_SCRATCH(x);
-  attention_shape s = shape_of(x, a);
+  attention_shape s = shape_of(x, a, 1);
   const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
   const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);
   const void CH_DEV *v = split(x, &s, a->v, ch_attention_kv_ld(a), s.group);
@@ -145,8 +162,8 @@ CH_DEVICE_OP(attention) {
   void CH_DEV *weights = s.is == AS_FLOAT ? scores : operand_new(x, &s, s.scores);
   for (block b = {0}; next_block(&s, &b);) {
     row_products(x, &s, &b, a->scale, q, k, scores);
-    CH_LAUNCH(x, attention_weights, b.pairs * b.rows, .score = scores, .rel_bias = a->rel_bias, .bucket = s.bucket,
-              .length = s.length, .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b), .is = s.is);
+    CH_LAUNCH(x, attention_weights, row_groups(&b), .score = scores, .rel_bias = a->rel_bias, .bucket = s.bucket,
+              .length = s.length, .weight = weights, .lse = a->lse, BLOCK_FIELDS(&s, &b));
     weighted_sums(x, &s, &b, 0, 1, weights, v, out);
   }
   merge(x, &s, out, a->out, ch_attention_ld(a), 1);
@@ -154,7 +171,7 @@ CH_DEVICE_OP(attention) {
 
 CH_DEVICE_OP(attention_backward) {
   CH_SCRATCH(x);
-  attention_shape s = shape_of(x, a);
+  attention_shape s = shape_of(x, a, 2);
   int64_t size = s.pairs * a->T * a->dh, distances = ch_attention_distances(a);
   const void CH_DEV *q = split(x, &s, a->q, ch_attention_ld(a), 1);
   const void CH_DEV *k = split(x, &s, a->k, ch_attention_kv_ld(a), s.group);
@@ -165,16 +182,17 @@ CH_DEVICE_OP(attention_backward) {
               *dweights = CH_NEW(&x->scratch, real, s.scores);
   void CH_DEV *weights = s.is == AS_FLOAT ? scores : operand_new(x, &s, s.scores);
   void CH_DEV *dscores = s.is == AS_FLOAT ? dweights : operand_new(x, &s, s.scores);
-  double CH_DEV *slope = a->rel_bias ? CH_NEW(&x->scratch, double, (s.pairs * distances)) : NULL;
+  int segments = (s.rows + ROWS_SUMMED - 1) / ROWS_SUMMED;
+  double CH_DEV *slope = a->rel_bias ? CH_NEW(&x->scratch, double, (s.pairs * segments * distances)) : NULL;
   for (block b = {0}; next_block(&s, &b);) {
     row_products(x, &s, &b, a->scale, q, k, scores);
     row_products(x, &s, &b, 1, dout, v, dweights);
-    CH_LAUNCH(x, attention_slopes, b.pairs * b.rows, .score = scores, .dweight = dweights, .rel_bias = a->rel_bias,
+    CH_LAUNCH(x, attention_slopes, row_groups(&b), .score = scores, .dweight = dweights, .rel_bias = a->rel_bias,
               .bucket = s.bucket, .length = s.length, .lse = a->lse, .weight = weights, .dscore = dscores,
-              BLOCK_FIELDS(&s, &b), .is = s.is);
+              BLOCK_FIELDS(&s, &b));
     if (slope)
-      CH_LAUNCH(x, attention_distances, ch_groups(b.pairs * distances), .dweight = dweights, .slope = slope,
-                BLOCK_FIELDS(&s, &b), .pairs = (int)b.pairs, .accumulate = b.first_row + b.rows < a->T);
+      CH_LAUNCH(x, attention_distances, ch_groups(b.pairs * segments * distances), .dscore = dscores, .slope = slope,
+                BLOCK_FIELDS(&s, &b), .segments = segments, .accumulate = b.first_row + b.rows < a->T);
     weighted_sums(x, &s, &b, 0, a->scale, dscores, k, dq);
     weighted_sums(x, &s, &b, 1, a->scale, dscores, q, dk);
     weighted_sums(x, &s, &b, 1, 1, weights, dout, dv);
@@ -184,5 +202,5 @@ CH_DEVICE_OP(attention_backward) {
   merge(x, &s, dv, a->dv, ch_attention_kv_ld(a), s.group);
   if (slope)
     CH_LAUNCH(x, attention_dbias, (int64_t)a->buckets * a->H, .slope = slope, .bucket = s.bucket,
-              .drel_bias = a->drel_bias, .B = a->B, .distances = (int)distances, .H = a->H);
+              .drel_bias = a->drel_bias, .B = a->B, .segments = segments, .distances = (int)distances, .H = a->H);
 }

@@ -9,7 +9,8 @@
 #include "device/cuda_queue.h"
 
 static cuda_handle context, blas, function_of[CH_KERNELS];
-static int hosted; /* ch_device_takes_host_pointers when the device was opened */
+static int hosted;      /* ch_device_takes_host_pointers when the device was opened */
+static int cache_bytes; /* of the L2 cache */
 
 /* Makes the context current on the calling thread, which may be any thread of the program. 0: failed. */
 static int here(void) {
@@ -90,6 +91,8 @@ static int cuda_multiply(const product_args *p, int64_t batch) {
   return 1;
 }
 
+static int64_t cuda_cache(void) { return cache_bytes; }
+
 /* ---- the driver ---- */
 
 /* Notes the compiler's log, truncated. */
@@ -138,7 +141,8 @@ static int build_module(int device) {
 /* Opens the device. On failure releases the context, which frees module, stream and memory. */
 static int start_on(int device) {
   if (!CALL(cuDevicePrimaryCtxRetain, &context, device)) return 0;
-  if (CALL(cuCtxSetCurrent, context) && CALL(cublasCreate_v2, &blas)) {
+  if (CALL(cuDeviceGetAttribute, &cache_bytes, L2_CACHE_SIZE, device) && CALL(cuCtxSetCurrent, context) &&
+      CALL(cublasCreate_v2, &blas)) {
     if (build_module(device) && ch_cuda_queue_open(function_of, blas, hosted)) return 1;
     ch_cuda.cublasDestroy_v2(blas);
   }
@@ -217,6 +221,7 @@ static const ch_device cuda = {
                .check = cuda_check},
     .launch = cuda_launch,
     .multiply = cuda_multiply,
+    .cache = cuda_cache,
 };
 
 static int cuda_supports(ch_compute compute, int emulate) {

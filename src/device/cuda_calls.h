@@ -13,6 +13,7 @@ enum {
   MULTIPROCESSOR_COUNT = 16,
   MEMORY_CLOCK_RATE = 36, /* kHz */
   GLOBAL_MEMORY_BUS_WIDTH = 37,
+  L2_CACHE_SIZE = 38,
   COMPUTE_CAPABILITY_MAJOR = 75,
   COMPUTE_CAPABILITY_MINOR = 76,
   STREAM_NON_BLOCKING = 1, /* CU_STREAM_...: no synchronization with the default stream */

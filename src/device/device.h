@@ -24,6 +24,7 @@ typedef struct ch_device {
   void (*launch)(ch_kernel kernel, int64_t groups, const void *args);
   /* Runs a batch of products with the device's library; may be NULL. 0: not supported, use choir's kernel. */
   int (*multiply)(const product_args *p, int64_t batch);
+  int64_t (*cache)(void); /* bytes of the L2 cache */
 } ch_device;
 
 /* A driver's state. A process opens one device per driver, once. Launches and copies have no return code: the first

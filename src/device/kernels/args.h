@@ -11,6 +11,8 @@
 #define AS_BF16 2
 #define PIECE 4096      /* elements summed per group */
 #define BLOCK 64        /* rows summed per item */
+#define LANES 32        /* items per row of scores */
+#define ROWS_SUMMED 32  /* rows of scores summed per item */
 #define CLASSES 64      /* classes of vocabulary entries: id % CLASSES */
 #define TILE_TOKENS 256 /* tokens per tile of scores or marks */
 #define TILE_EXPERTS 32
@@ -208,38 +210,37 @@ typedef struct {
   int B, T, H, group, dh;
 } merge_heads_args;
 
+/* weight may be score, and dscore dweight, where they are floats */
 typedef struct {
-  real CH_DEV *score;
-  const real CH_DEV *rel_bias;
+  const real CH_DEV *score, *rel_bias;
   const int CH_DEV *bucket, *length;
   void CH_DEV *weight;
   real CH_DEV *lse;
-  int64_t first_pair, pitch;
+  int64_t first_pair, pairs, pitch;
   int first_row, rows, columns, T, H, bidirectional, is;
 } attention_weights_args;
 
 typedef struct {
-  real CH_DEV *score, *dweight;
-  const real CH_DEV *rel_bias;
+  const real CH_DEV *score, *dweight, *rel_bias;
   const int CH_DEV *bucket, *length;
   const real CH_DEV *lse;
   void CH_DEV *weight, *dscore;
-  int64_t first_pair, pitch;
+  int64_t first_pair, pairs, pitch;
   int first_row, rows, columns, T, H, bidirectional, is;
 } attention_slopes_args;
 
 typedef struct {
-  const real CH_DEV *dweight;
+  const void CH_DEV *dscore;
   double CH_DEV *slope;
-  int64_t first_pair, pitch;
-  int first_row, rows, columns, T, H, bidirectional, pairs, accumulate;
+  int64_t first_pair, pairs, pitch;
+  int first_row, rows, columns, T, H, bidirectional, is, segments, accumulate;
 } attention_distances_args;
 
 typedef struct {
   const double CH_DEV *slope;
   const int CH_DEV *bucket;
   real CH_DEV *drel_bias;
-  int B, distances, H;
+  int B, segments, distances, H;
 } attention_dbias_args;
 
 typedef struct {

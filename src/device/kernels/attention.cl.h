@@ -44,72 +44,78 @@ KERNEL(merge_heads) {
   }
 }
 
-/* One group per row of scores [pairs,rows,pitch], of `columns` keys: scores become softmax weights. */
+/* In the next two kernels LANES items process one row of scores [pairs,rows,pitch], of `columns` keys. They read a row
+ * several times, which the L1 cache serves, and write it once. */
+#define LANE (LID % LANES)
+#define ROW (GID * (GROUP / LANES) + LID / LANES)
+#define ROW_EXISTS (ROW < (I64)a.pairs * a.rows)
+
+/* Scores become softmax weights. */
 KERNEL(attention_weights) {
   SHARED float scratch_max[GROUP];
   SHARED double scratch[GROUP];
-  I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
-  int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
-  GLOBAL float *score = a.score + at;
+  I64 pair = a.first_pair + ROW / a.rows, head = pair % a.H, at = ROW * a.pitch;
+  int i = (int)(a.first_row + ROW % a.rows), seen = ROW_EXISTS ? SEEN(i) : 0;
+  GLOBAL const float *score = a.score + at;
   float largest = -INF;
   double total = 0;
-  for (int j = LID; j < seen; j += GROUP) {
-    score[j] += BIAS(i - j);
-    if (score[j] > largest || j == LID) largest = score[j];
+  for (int j = LANE; j < seen; j += LANES) {
+    float biased = score[j] + BIAS(i - j);
+    if (biased > largest || j == LANE) largest = biased;
   }
-  largest = largest_over(largest, scratch_max);
-  for (int j = LID; j < seen; j += GROUP) total += score[j] = exp(score[j] - largest);
-  total = sum_over(total, scratch);
-  for (int j = LID; j < a.columns; j += GROUP) STORE(weight, at + j, j < seen ? (float)(score[j] / total) : 0);
-  if (LID == 0) a.lse[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
+  largest = largest_of(largest, scratch_max, LANES);
+  for (int j = LANE; j < seen; j += LANES) total += exp(score[j] + BIAS(i - j) - largest);
+  total = sum_of(total, scratch, LANES);
+  if (!ROW_EXISTS) return;
+  double share = 1 / total;
+  for (int j = LANE; j < a.columns; j += LANES)
+    STORE(weight, at + j, j < seen ? (float)(exp(score[j] + BIAS(i - j) - largest) * share) : 0);
+  if (LANE == 0) a.lse[pair * a.T + i] = seen ? (float)(largest + log(total)) : 0;
 }
 
-/* One group per row: scores become weights P, and dP becomes dS = P (dP - sum_j P dP). With a bias, dS also overwrites
- * dP. */
+/* Scores become weights P, and dP becomes dS = P (dP - sum_j P dP). */
 KERNEL(attention_slopes) {
   SHARED double scratch[GROUP];
-  I64 pair = a.first_pair + GID / a.rows, head = pair % a.H, at = GID * a.pitch;
-  int i = (int)(a.first_row + GID % a.rows), seen = SEEN(i);
-  GLOBAL float *score = a.score + at, *dweight = a.dweight + at;
-  float lse = a.lse[pair * a.T + i];
+  I64 pair = a.first_pair + ROW / a.rows, head = pair % a.H, at = ROW * a.pitch;
+  int i = (int)(a.first_row + ROW % a.rows), seen = ROW_EXISTS ? SEEN(i) : 0;
+  GLOBAL const float *score = a.score + at, *dweight = a.dweight + at;
+  float lse = seen ? a.lse[pair * a.T + i] : 0;
   double mean = 0;
-  for (int j = LID; j < seen; j += GROUP) {
-    score[j] = exp(score[j] + BIAS(i - j) - lse);
-    mean += (double)score[j] * dweight[j];
-  }
-  mean = sum_over(mean, scratch);
-  for (int j = LID; j < a.columns; j += GROUP) {
-    float p = j < seen ? score[j] : 0, ds = j < seen ? p * (dweight[j] - (float)mean) : 0;
+  for (int j = LANE; j < seen; j += LANES) mean += (double)exp(score[j] + BIAS(i - j) - lse) * dweight[j];
+  mean = sum_of(mean, scratch, LANES);
+  if (!ROW_EXISTS) return;
+  for (int j = LANE; j < a.columns; j += LANES) {
+    float p = j < seen ? exp(score[j] + BIAS(i - j) - lse) : 0, ds = j < seen ? p * (dweight[j] - (float)mean) : 0;
     STORE(weight, at + j, p);
     STORE(dscore, at + j, ds);
-    if (a.rel_bias) dweight[j] = ds;
   }
 }
 
-/* Adds dS of a block's rows, stored in dweight, to slope [pairs,distances]. */
+/* Adds dS of a block's rows to slope [pairs,segments,distances]. An item sums the rows of one segment, at most
+ * ROWS_SUMMED, because its reads wait for memory one after the other. */
 KERNEL(attention_distances) {
   int distances = a.T + AHEAD;
-  EACH(i, (I64)a.pairs * distances) {
-    I64 pair = i / distances, to = (a.first_pair + pair) * distances + i % distances;
-    int distance = (int)(i % distances) - AHEAD, end = a.first_row + a.rows;
-    int first = a.first_row > distance ? a.first_row : distance; /* rows i with 0 <= i - distance < columns */
+  EACH(i, (I64)a.pairs * a.segments * distances) {
+    I64 to = a.first_pair * a.segments * distances + i, pair = i / distances / a.segments;
+    int distance = (int)(i % distances) - AHEAD, segment = (int)(i / distances % a.segments);
+    int first = a.first_row + segment * ROWS_SUMMED, end = first + ROWS_SUMMED;
+    if (end > a.first_row + a.rows) end = a.first_row + a.rows;
+    if (first < distance) first = distance; /* rows i with 0 <= i - distance < columns */
     if (end > a.columns + distance) end = a.columns + distance;
-    GLOBAL const float *ds = a.dweight + (pair * a.rows - a.first_row) * a.pitch - distance;
+    I64 at = (pair * a.rows - a.first_row) * a.pitch - distance;
     double sum = a.accumulate ? a.slope[to] : 0;
-    for (int row = first; row < end; row++) sum += ds[row * (a.pitch + 1)];
+    for (int row = first; row < end; row++) sum += operand(P(char, dscore), a.is, at + row * (a.pitch + 1));
     a.slope[to] = sum;
   }
 }
 
-/* One group per bucket and head: the sum over all sequences and the bucket's distances. */
+/* One group per bucket and head: the sum over all sequences, segments, and the bucket's distances. */
 KERNEL(attention_dbias) {
   SHARED double scratch[GROUP];
-  I64 bucket = GID / a.H, head = GID % a.H;
+  I64 bucket = GID / a.H, head = GID % a.H, per_pair = (I64)a.segments * a.distances;
   double sum = 0;
-  for (I64 at = LID; at < (I64)a.B * a.distances; at += GROUP) {
-    I64 b = at / a.distances, distance = at % a.distances;
-    if (a.bucket[distance] == bucket) sum += a.slope[(b * a.H + head) * a.distances + distance];
-  }
+  for (I64 at = LID; at < a.B * per_pair; at += GROUP)
+    if (a.bucket[at % a.distances] == bucket) sum += a.slope[(at / per_pair * a.H + head) * per_pair + at % per_pair];
   sum = sum_over(sum, scratch);
   if (LID == 0) a.drel_bias[GID] += (float)sum;
 }

@@ -31,30 +31,35 @@ INLINE uint4 rounded_eight(GLOBAL const uint4 *x) {
  * accesses. */
 #define IN_SIXTEENS(field) ((U64)P(char, field) % 16 == 0)
 
-/* The sum of all items' values, as a fixed tree; every item gets it. scratch: [GROUP]. */
-INLINE double sum_over(double value, LOCAL double *scratch) {
+/* The sum of the values of `items` items in a row, a power of two that divides GROUP, as a fixed tree; each of them
+ * gets it. All items of a group must call it. scratch: [GROUP]. */
+INLINE double sum_of(double value, LOCAL double *scratch, int items) {
   scratch[LID] = value;
   SYNC;
-  for (int step = GROUP / 2; step > 0; step /= 2) {
-    if (LID < step) scratch[LID] += scratch[LID + step];
+  for (int step = items / 2; step > 0; step /= 2) {
+    if (LID % items < step) scratch[LID] += scratch[LID + step];
     SYNC;
   }
-  double sum = scratch[0];
+  double sum = scratch[LID / items * items];
   SYNC;
   return sum;
 }
 
-INLINE float largest_over(float value, LOCAL float *scratch) {
+INLINE float largest_of(float value, LOCAL float *scratch, int items) {
   scratch[LID] = value;
   SYNC;
-  for (int step = GROUP / 2; step > 0; step /= 2) {
-    if (LID < step && scratch[LID + step] > scratch[LID]) scratch[LID] = scratch[LID + step];
+  for (int step = items / 2; step > 0; step /= 2) {
+    if (LID % items < step && scratch[LID + step] > scratch[LID]) scratch[LID] = scratch[LID + step];
     SYNC;
   }
-  float largest = scratch[0];
+  float largest = scratch[LID / items * items];
   SYNC;
   return largest;
 }
+
+/* The same over all items of a group. */
+INLINE double sum_over(double value, LOCAL double *scratch) { return sum_of(value, scratch, GROUP); }
+INLINE float largest_over(float value, LOCAL float *scratch) { return largest_of(value, scratch, GROUP); }
 
 /* Number of earlier items with says = 1; *all: number over all items. scratch: [GROUP]. */
 INLINE int rank_over(int says, LOCAL int *scratch, int *all) {

@@ -109,7 +109,8 @@ CALL cuDeviceTotalMem_v2(size_t *bytes, int device) {
 CALL cuDeviceGetAttribute(int *value, int attribute, int device) {
   const struct {
     int attribute, value;
-  } known[] = {{13, 1000000}, {16, 10}, {36, 2000000}, {37, 1024}, {75, major[device]}, {76, minor[device]}};
+  } known[] = {{13, 1000000},       {16, 10},           {36, 2000000}, {37, 1024}, {38, 24 << 20},
+               {75, major[device]}, {76, minor[device]}};
   BEGIN(cuDeviceGetAttribute);
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (known[i].attribute == attribute) {
