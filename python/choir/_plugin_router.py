@@ -149,10 +149,10 @@ class PluginRouter:
         if e < choices:
             are = "is" if e == 1 else "are"
             raise ArgumentError(f"router '{self.router.name}': every token takes {choices} experts but there {are} only {e}")
-        case = (e, min(n, FEW + 1), *sorted((k, v) for k, v in values.items() if not isinstance(v, str)))
+        case = (e, min(n, SMALL + 1), *sorted((k, v) for k, v in values.items() if not isinstance(v, str)))
         if n < 2 or case in self._sound:
             return
-        for size in (min(n, FEW), MANY) if n > FEW else (n,):
+        for size in (min(n, SMALL), LARGE) if n > SMALL else (n,):
             for trial in range(4):
                 _Measurement(self, values, size, e, bool(trial % 2), trial // 2).run()
         self._sound.add(case)
@@ -160,8 +160,8 @@ class PluginRouter:
 
 # ---- measurement: does a router depend on more tokens than it declares?
 
-FEW = 64  # small case: number of tokens; each of them is changed once
-MANY = 1024  # large case, if a layer routes more than FEW tokens: number of tokens
+SMALL = 64  # small case: number of tokens; each of them is changed once
+LARGE = 1024  # large case, if a layer routes more than SMALL tokens: number of tokens
 CHANGES = 16  # max number of tokens that are changed in the large case
 
 
@@ -222,7 +222,7 @@ class _Measurement:
                 f"router '{self.own.router.name}' chooses otherwise when it is asked again with the same scores: what it does must "
                 "be a function of its arguments, random numbers too"
             )
-        step = 1 if self.n <= FEW else self.n // CHANGES
+        step = 1 if self.n <= SMALL else self.n // CHANGES
         if self.own.router.has_ranking:
             self._rank_alone(step)
         if self.own.depends_on == "all":

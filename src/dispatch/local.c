@@ -25,7 +25,7 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   read_loads(x, &ex->group[0]);
 }
 
-/* Rounds rows as sending would round them. Their number is in device memory. */
+/* Rounds rows to the dispatch dtype, as a transfer does. The number of rows is in device memory. */
 static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->dispatch_dtype == CH_COMPUTE_FP32) return;
   CH_SCRATCH(x);

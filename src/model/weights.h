@@ -46,9 +46,9 @@ int ch_weights_same_router(const ch_router *router, const char *path, int must);
  * buffer to assemble hidden shards cannot be allocated. */
 int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real *whole);
 
-/* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
- * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost) and that the files beside
- * them are those they were saved with; a missing or surplus tensor is an error. */
+/* Fills every parameter; each rank reads for itself. Refuses a wrong checksum, and a tensor that is missing, surplus,
+ * or of another type or shape. Unless `unchecked`, also refuses values that are not finite (CHOIR_ERROR_NUMERIC;
+ * docs/formats.md has the cost), and a config.json or tokenizer.model that was not saved with the weights. */
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
 /* The parts of a router that a new training loads from a file: weight and state; only the weight, because the

@@ -113,8 +113,8 @@ class Claims:
         return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), self._chaos)
 
     def _optimum(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The same difference at the minimum of each arm's parabola over learning rates, which seed 1 determines and
-        all seeds measure."""
+        """How much lower the arm's final loss is than its rival's, each at the minimum of its parabola over learning rates.
+        Seed 1 determines the parabolas, and all seeds the losses."""
         study, rows, weights = self.study, [], []
         for key, sign in (("rival", 1), ("arm", -1)):
             rates, losses = zip(*study.rates(claim[key]))
@@ -148,7 +148,8 @@ class Claims:
         return statistics.of_values(found + more, self._chaos / slope if slope > 0 else 0.0)
 
     def _waiting(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        """The same in time, if a step takes as long as its fullest device."""
+        """The logarithm of how many times less time the arm needs to reach its rival's final loss, if the time of a step is
+        that of its fullest device."""
         at = (8, 16, 32).index(claim["devices"])
 
         def fullest(key: str, seed: int) -> float:
@@ -223,7 +224,8 @@ class Claims:
 
 
 def correct(findings: list[Finding]) -> None:
-    """One rule for a yes and a no: p, corrected for the number of claims, is below 0.05 (docs/studies.md)."""
+    """Sets the results: a claim is confirmed or refuted if p, corrected for the number of claims, is below 0.05
+    (docs/studies.md)."""
     for f, corrected in zip(findings, statistics.holm([f.p for f in findings])):
         f.corrected = corrected
         inside = f.range[0] < f.estimate.mean < f.range[1]

@@ -19,7 +19,7 @@ COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of seeds of an arm
 
 
 def scale(config: str, out: pathlib.Path, seeds: int, tokens: Optional[Sequence[int]]) -> pathlib.Path:
-    """A scale that trains the config as it is: its steps, or these tokens, its learning rate and cooldown."""
+    """Creates a scale that trains the config with its own learning rate and cooldown, for its own steps or for `tokens`."""
     if seeds < 2:
         raise StudyError(f"--seeds {seeds}: noise is seen between two seeds or more")
     known = Config(config)

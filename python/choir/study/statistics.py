@@ -1,8 +1,8 @@
 """The statistics of studies, on SciPy and statsmodels.
 
-Runs of one seed see the same batches, whatever the arm, so the seed is a block: loss = arm + seed + rest, and the rest
-has one variance for all arms of a recipe, with (arms - 1)(seeds - 1) degrees of freedom instead of two a claim. Mean,
-interval and p of a claim come from one estimator.
+Runs with the same seed read the same batches in every arm, so the seed is a block: loss = arm + seed + residual. The
+residual has one variance for all arms of a recipe, which is estimated with (arms - 1)(seeds - 1) degrees of freedom, more
+than the pairs of a single claim give. Mean, interval and p of a claim come from one estimator.
 """
 
 from __future__ import annotations
