@@ -1,9 +1,10 @@
-"""measure.py RUNS TEXTS | report: what models of expert choice lose when a token is served without its batch. RUNS is the
-directory of runs of recipes serving, serving-layers and serving-long; TEXTS that of lab/texts. A line a run in
-results.jsonl, which is not measured again; report writes the tables of docs/causality.md. README.md has the plan.
+"""measure.py RUNS TEXTS | report: measures how much loss models of expert choice add when each token is routed without its
+batch. RUNS is the directory of runs of recipes serving, serving-layers and serving-long; TEXTS is the directory of
+lab/texts. Every run adds a line to results.jsonl and is not measured again; `report` writes the tables of
+docs/causality.md. README.md has the plan.
 
-All losses of a run are over the same windows of held-out text: batches that mix all sources, as training does, batches of
-one source, and batches of one document differ only in which windows share a batch."""
+All losses of a run are measured on the same windows of held-out text. Batches mix all sources, as in training, or have
+windows of one source, or of one document: only the windows that share a batch differ."""
 
 import json
 import pathlib
@@ -25,8 +26,8 @@ ALONE = ("threshold", "topk", "topk, other gates")  # rules that depend on no ot
 
 
 def held_out(texts, length):
-    """Held-out windows [N,length] in document order, N a multiple of POOL in each source, and each one's source: every
-    fourth run of POOL consecutive windows that lies in one of the texts."""
+    """Held-out windows [N,length] in document order, and the source of each: every fourth group of POOL consecutive windows,
+    if the whole group is in one of the texts. N is a multiple of POOL in each source."""
     import choir
 
     tokens = shard(texts / "data")
@@ -94,7 +95,7 @@ def interval(estimate):
 
 
 def order(model):
-    """Sparser models later, then by gates."""
+    """Sorts models by sparsity, the sparsest last, then by gates."""
     shape, gates = model.split(", ", 1)
     each, experts = map(int, shape.split(" of "))
     return -each / experts, experts, ("raw", "sum 1", "sigmoid", "raw, every layer").index(gates)

@@ -1,5 +1,6 @@
 """The Fréchet distance of a model's samples to held-out pictures (Heusel et al. 2017, arXiv:1706.08500), in features of
-small classifiers that are trained here, in the place of Inception's. Several classifiers tell how far it is theirs.
+small classifiers that are trained here, instead of Inception's. The spread over several classifiers shows how much the
+distance depends on the classifier.
 """
 
 import torch
@@ -12,7 +13,7 @@ CLASSIFIERS, SAMPLES, STEPS = 3, 500, 20
 
 
 def network():
-    """Pictures [n,1,28,28] to classes; what its last layer reads are the features."""
+    """A classifier of pictures [n,1,28,28]. The features are the inputs of its last layer."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(),
         nn.Linear(32 * 49, 32), nn.ReLU(), nn.Linear(32, images.CLASSES),
@@ -24,7 +25,7 @@ def scaled(pictures):
 
 
 def classifier(pictures, labels, seed):
-    """Trained for one pass over the pictures."""
+    """Trains a classifier for one epoch."""
     torch.manual_seed(seed)
     made = network()
     optimizer = torch.optim.AdamW(made.parameters(), lr=2e-3)
@@ -44,7 +45,7 @@ def moments(net, x):
 
 
 def root(a):
-    """Of a symmetric matrix without negative eigenvalues but those of rounding."""
+    """The square root of a symmetric, positive semidefinite matrix."""
     values, vectors = torch.linalg.eigh(a)
     return vectors @ torch.diag(values.clamp(min=0).sqrt()) @ vectors.t()
 
@@ -57,7 +58,7 @@ def distance(one, other):
 
 
 def judges(data):
-    """(network, moments of the held-out pictures, its accuracy there) of each classifier."""
+    """For each classifier: (network, moments of the held-out pictures, accuracy on them)."""
     (held, labels), made = data["t10k"], []
     for seed in range(CLASSIFIERS):
         net = classifier(*data["train"], seed)
@@ -68,7 +69,8 @@ def judges(data):
 
 
 def distances(model, judged, seed):
-    """Of samples without guidance, equally many of each class, to each classifier's held-out features."""
+    """The distance of samples to the held-out pictures by each classifier. Samples are drawn without guidance, the same
+    number of each class."""
     torch.manual_seed(seed)
     classes = torch.arange(SAMPLES) % images.CLASSES
     drawn = torch.cat([images.sample(model, y, 1.0, STEPS) for y in classes.split(250)])

@@ -18,7 +18,7 @@ COUNT = {"train": 40000, "t10k": 2000}
 
 
 def fetch(folder):
-    """The folder, with fonts of the packages."""
+    """Downloads and unpacks the packages into the folder if they are missing, and returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
         if not (folder / package).is_dir():
@@ -30,7 +30,7 @@ def fetch(folder):
 
 
 def faces(folder, part):
-    """Files of fonts with capitals, in the order of their names."""
+    """Font files with capitals, sorted by name."""
     found = {
         path.name: path for end in ("ttf", "otf") for path in folder.rglob(f"*.{end}") if not path.is_symlink()
     }

@@ -1,4 +1,4 @@
-"""What plan.json asks for, and which of it results.jsonl has."""
+"""The runs that plan.json requires, and their results in results.jsonl."""
 
 import json
 import pathlib
@@ -16,12 +16,12 @@ def stored():
 
 
 def final(line):
-    """The held-out loss that chooses rates and that claims are about: by the arm's own routing."""
+    """The held-out loss with the arm's own routing. It selects learning rates, and claims are about it."""
     return sum(line["own"]["loss"]) / BINS
 
 
 def given(stage, what):
-    """What a stage says itself, or the plan for all."""
+    """A setting of the stage, or of the whole plan if the stage does not have it."""
     return stage.get(what, PLAN[what])
 
 
@@ -30,8 +30,8 @@ def key_of(stage, arm, rate, seed):
 
 
 def rates_of(stage, arm, kept):
-    """The rates to try with the first seed, and the best; None while one is missing. An end of several rates that is best
-    is followed by one beyond it."""
+    """The learning rates to try with the first seed, and the best one; None while a result is missing. If the lowest or
+    the highest of several rates is the best, one beyond it is tried as well."""
     seed, tried = given(stage, "seeds")[0], list(given(stage, "rates"))
     if len(tried) == 1:
         return tried, tried[0]
@@ -44,7 +44,7 @@ def rates_of(stage, arm, kept):
 
 
 def runs_of(stage, kept):
-    """Runs of a stage, as far as they are known: first the rates, then the other seeds."""
+    """The runs of a stage that are known so far: first the learning rates, then the other seeds."""
     first, *others = given(stage, "seeds")
     found = {arm: rates_of(stage, arm, kept) for arm in stage["arms"]}
     for seed in (first, *others):

@@ -1,5 +1,5 @@
-"""report.py [--weights FILE --data DIR]: the numbers of lab/docs/images.md and its figure lab/docs/results/images.svg, from the
-stored runs. With weights of a mixture (EMA, as run.py and examples/images.py have them) also the pictures lab/docs/images-*.png.
+"""report.py [--weights FILE --data DIR]: writes the numbers of lab/docs/images.md and its figure lab/docs/results/images.svg
+from the stored runs. With the weights of a model (EMA, from run.py or examples/images.py), also lab/docs/images-*.png.
 """
 
 import argparse
@@ -22,8 +22,8 @@ BASE = "ec-batch"
 
 
 class Runs:
-    """The stored runs that count of the stages of a name: of each arm those at its rate, or at the best so far while the
-    search has not ended."""
+    """The stored runs of all stages with this name: for each arm, those at its learning rate, or at the best one so far
+    while the search continues."""
 
     def __init__(self, name=None):
         kept, self.chosen, self.rate, self.lines = stored(), {}, {}, {}
@@ -45,7 +45,7 @@ class Runs:
             self.lines[arm] = {seed: kept[key] for seed, key in keys.items() if key in kept}
 
     def above(self, arm, other):
-        """How much higher the loss of `arm` is than that of `other`; None while the rate of either is not chosen."""
+        """How much higher the loss of `arm` is than that of `other`; None while one of them has no learning rate."""
         if not (self.chosen.get(arm) and self.chosen.get(other) and {arm, other} <= self.lines.keys()):
             return None
         weights = np.zeros(len(self.arms))
@@ -53,14 +53,14 @@ class Runs:
         return contrast(self.table, weights)
 
     def plain(self, claim):
-        """The same from the claim's own pairs of runs: a variance of its own."""
+        """The same from the pairs of runs of this claim alone, with their own variance."""
         if claim.get("equal"):
             return self.by_thresholds()
         one, other = (self.lines[claim[key]] for key in ("rival", "arm"))
         return of_values([final(one[seed]) - final(other[seed]) for seed in sorted(one.keys() & other.keys())])
 
     def by_thresholds(self):
-        """The loss of EC over the batch by thresholds minus that by its own routing."""
+        """The loss of expert choice with threshold routing, minus its loss with batch routing."""
         runs = self.lines.get(BASE, {}).values()
         return of_values([np.mean(run["thresholds"]["loss"]) - final(run) for run in runs])
 
@@ -80,7 +80,7 @@ def interval(estimate):
 
 
 def state(runs):
-    """How much of the plan has run: of each stage, of the runs that it takes at least."""
+    """The progress of the plan: finished runs of each stage, of the minimum number that the stage requires."""
     kept, parts = stored(), []
     for number, stage in enumerate(PLAN["stages"], 1):
         least = len(stage["arms"]) * (len(given(stage, "rates")) + len(given(stage, "seeds")) - 1)
@@ -101,7 +101,7 @@ def arms_table(runs):
 
 
 def judged(runs, arm):
-    """The mean distance over seeds, from the kindest to the hardest of the classifiers."""
+    """The mean distance over seeds: the lowest and the highest one over the classifiers."""
     found = [run["frechet"] for run in runs.lines[arm].values() if "frechet" in run]
     if not found:
         return ""
@@ -128,7 +128,7 @@ def shown(p):
 
 
 def claims_table(runs):
-    """Claims that can be judged; p is corrected for all claims of the plan, where those without runs count as p 1."""
+    """The claims that have runs. p is corrected for all claims of the plan; those without runs count as p = 1."""
     found = [runs.claim(claim) for claim in PLAN["claims"]]
     ps = holm([1.0 if e is None else side(claim, e) for claim, e in zip(PLAN["claims"], found)])
     run = [one for one in zip(PLAN["claims"], found, ps) if one[1] is not None]
@@ -213,7 +213,7 @@ def figure(runs):
 
 
 def page(text, runs):
-    """The page with its tables made anew."""
+    """The page with its tables rewritten."""
     tables = (("state", state, runs), ("arms", arms_table, runs), ("claims", claims_table, runs), ("noise", noise_table, runs),
               ("quarters", quarters_table, runs), ("quarters of 2,000", quarters_table, Runs("longer")),
               *((name, arms_table, Runs(name)) for name in ("lower", "longer", "half", "glyphs")))  # fmt: skip

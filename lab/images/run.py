@@ -1,9 +1,9 @@
-"""run.py [--data DIR] [--work DIR]: the runs of plan.json that results.jsonl lacks, one after the other. Each run that
-ends adds a line; one that is killed leaves none, and is begun anew. Several processes share the work: give each its own
-core, and the same DIR. Weights (EMA) stay in DIR, which is not for the repository.
+"""run.py [--data DIR] [--work DIR]: trains the runs of plan.json that results.jsonl lacks, one after the other. A finished
+run adds a line; a killed run starts again from the beginning. To share the work, start several processes with the same
+DIR, each on a separate core. Weights (EMA) stay in DIR, which does not belong in the repository.
 
-Runs of one seed see the same pictures, classes, times and noise whatever the arm, and weights that two arms share by name
-begin equal."""
+All arms see the same pictures, classes, times and noise with the same seed, and weights with the same name have the same
+initial values."""
 
 import argparse
 import copy
@@ -32,7 +32,7 @@ HELD = 512
 
 
 def feed_forward(arm, d, layer):
-    """The layer of a block: every second one is of the arm, the others are dense."""
+    """The layer of a block: the arm's layer in every second block, a dense one in the others."""
     given = {k: v for k, v in PLAN["arms"][arm].items() if k not in ("title", "sorted")}
     if layer % 2 == 0 or not given:
         return nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
@@ -41,7 +41,7 @@ def feed_forward(arm, d, layer):
 
 
 def make(arm, seed, width=PLAN["width"]):
-    """A model that begins with the weights of the seed's dense one, where it has such; its own are drawn after them."""
+    """A model with the initial weights of the seed's dense model where that has them; the others are drawn after them."""
     models = []
     for name in ("dense", arm):
         torch.manual_seed(seed)
@@ -55,7 +55,7 @@ def make(arm, seed, width=PLAN["width"]):
 
 
 def batch_of(pictures, labels, seed, step, arm):
-    """The batch of a step; an arm whose groups are of like noise has it in the order of time."""
+    """The batch of a step, sorted by time for an arm whose groups have similar noise."""
     source = torch.Generator().manual_seed(zlib.crc32(f"{seed} {step}".encode()))
     batch = images.draw(pictures, labels, PLAN["batch"], source)
     order = batch[2].argsort() if PLAN["arms"][arm].get("sorted") else slice(None)
@@ -63,7 +63,7 @@ def batch_of(pictures, labels, seed, step, arm):
 
 
 def held_out(pictures, labels):
-    """Every held-out picture at one time in each of BINS parts of (0,1), in batches of mixed times."""
+    """Every held-out picture at one time in each of BINS intervals of (0,1), in batches of mixed times."""
     draw = torch.Generator().manual_seed(0)
     x, y = (pictures[:HELD].float() / 127.5 - 1).repeat(BINS, 1, 1), labels[:HELD].repeat(BINS)
     part = torch.arange(BINS).repeat_interleave(HELD)
@@ -126,7 +126,7 @@ def run(key, data, judged, work):
 
 
 def data_of(pictures, folder):
-    """Pictures and labels of both parts, and the classifiers that judge samples."""
+    """Pictures and labels for training and evaluation, and the classifiers that evaluate samples."""
     if pictures == "clothes":
         source, at = images, images.fetch(folder)
     else:  # Pillow is needed for them alone

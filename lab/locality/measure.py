@@ -1,7 +1,7 @@
-"""measure.py RUNS TEXT | report: hits of caches of experts, and what more hits cost, of models of recipes locality and
-locality-curve. RUNS is the directory of runs of a study; TEXT a file, or the directory of lab/texts, whose held-out text is
-taken. A line a run in results.jsonl, which is not measured again; report writes the tables of docs/locality.md and of
-README.md, which has the plan. It calls the program choir of PATH."""
+"""measure.py RUNS TEXT | report: measures the hit rates of caches of experts, and how much loss higher hit rates cost, for the
+models of recipes locality and locality-curve. RUNS is a study's directory of runs; TEXT is a file, or the directory of
+lab/texts, whose held-out text is then used. Every run adds a line to results.jsonl and is not measured again; `report`
+writes the tables of docs/locality.md and of README.md, which has the plan. The script calls the program `choir` in PATH."""
 
 import json
 import pathlib
@@ -96,7 +96,7 @@ def of_arms(lines, tokens):
 
 
 def curve_table(lines):
-    """Nats per token that more hits cost, at the same differences for all routers."""
+    """Nats per token that higher hit rates cost, for the same increases with all routers."""
     yield "| M tokens | router | hits, own choice |" + "".join(f" +{p:.1f} hits |" for p in POINTS) + "\n|--:|---|--:|" + "--:|" * len(POINTS)
     for tokens in sorted({line["tokens"] for line in lines}):
         for name, some in of_arms(lines, tokens):

@@ -1,4 +1,4 @@
-"""Which BLAS PyTorch's fp32 products come from: the fastest that is installed."""
+"""Selects the BLAS for PyTorch's fp32 products: the fastest one that is installed."""
 import glob
 import pathlib
 import sys
@@ -8,7 +8,7 @@ from sides import one_line
 
 def candidates():
     """Environments for PyTorch. OpenBLAS and BLIS of 2022 take newer Intel CPUs for ones without AVX-512, even without AVX; so
-    their kernels are named here, and the clock decides."""
+    their kernels are set here, and a measurement selects one."""
     yield {}
     for core in ("SkylakeX", "Cooperlake", "Haswell", "Zen"):
         yield {"OPENBLAS_CORETYPE": core}

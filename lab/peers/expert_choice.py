@@ -1,4 +1,4 @@
-"""The expert-choice layer in PyTorch, in the fastest form found for CPUs (docs/performance.md has what lost).
+"""The expert-choice layer in PyTorch, in the fastest form found for CPUs (docs/performance.md lists the slower ones).
 
 Forward and backward by hand: autograd would keep more and write more. Names and formulas are docs/layer.md's.
 """

@@ -14,7 +14,7 @@ def sample(flat):
 
 
 def read(path):
-    """Name to array; F32 alone. Nothing is copied: pages come from the file when they are looked at."""
+    """Name to array; F32 alone. Nothing is copied: pages are read from the file on first access."""
     data = np.memmap(path, mode="r")
     size = struct.unpack("<Q", data[:8].tobytes())[0]
     header = json.loads(data[8 : 8 + size].tobytes())
@@ -29,7 +29,7 @@ def read(path):
 
 
 def write(path, tensors):
-    """Name to (shape, iterator of float32 blocks): large tensors never stand in memory as a whole."""
+    """Name to (shape, iterator of float32 blocks): large tensors are never in memory as a whole."""
     header, offset = {}, 0
     for name, (shape, _) in tensors.items():
         end = offset + 4 * math.prod(shape)

@@ -1,12 +1,13 @@
-"""check.py gguf|hf PROBE...: what choir export writes, in llama.cpp and in vLLM. PROBE is llama.c or vllm_probe.py:
+"""check.py gguf|hf PROBE...: compares models that choir exports with choir, in llama.cpp or in vLLM. PROBE is llama.c or
+vllm_probe.py:
 
     cc -O2 lab/serving/llama.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
     export CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir PYTHONPATH=python:python/tests
     python3 lab/serving/check.py gguf ./probe
     python3 lab/serving/check.py hf python3 lab/serving/vllm_probe.py
 
-Trains a small run of every kind and compares log-probabilities, greedy text and tokens with choir's. Exit status 1: one
-is off.
+Trains a small run of every kind and compares log-probabilities, greedy text and tokens with choir's. Exit status 1: a
+result differs.
 """
 
 import subprocess

@@ -1,12 +1,12 @@
-"""cost.py RUNS DATA: how much held-out loss 8-bit weights (--compute q8_0) and bf16 add to fp32, in nats per token, and how
-many of the (token, expert) assignments they change. RUNS is the directory of runs that the study's command trains:
+"""cost.py RUNS DATA: measures how much held-out loss 8-bit weights (--compute q8_0) and bf16 add to that of fp32, in nats per
+token, and which fraction of the (token, expert) assignments they change. RUNS is the directory of runs that the study's command trains:
 
     choir study run lab/serving/cost.json --scale pico-1m --data DATA --out S --seeds 3 --tokens 1024000
     export CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir PYTHONPATH=python
     python3 lab/serving/cost.py S/runs DATA
 
-Every model is served causally: expert choice by thresholds, the others by their own routing. Loss and assignments are of
-the same 64 held-out sequences for all types and models. Means over seeds with 95 % t intervals."""
+Every model is served causally: expert choice with threshold routing, the others with their own routing. Loss and
+assignments are measured on the same 64 held-out sequences for all types and models. Means over seeds with 95 % t intervals."""
 
 import os
 import pathlib
@@ -35,7 +35,7 @@ def assignments(run, tokens, compute, causal):
 
 
 def measure(run, data):
-    """Of one run: its arm, and per type its loss and the share of fp32's assignments that it changes."""
+    """The router of a run, and by type its loss and the fraction of fp32's assignments that it changes."""
     config = choir.Model.load(run).config
     router, found = config["router.name"], {}
     tokens = windows(data, SEQUENCES, config["train.sequence_length"])

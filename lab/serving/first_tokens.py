@@ -1,4 +1,5 @@
-"""first_tokens.py TEXT...: for how many of 16 prompts choir and llama.cpp write the same first token with 8-bit weights.
+"""first_tokens.py TEXT...: counts for how many of 16 prompts choir and llama.cpp generate the same first token with 8-bit
+weights.
 
 xllamacpp is a prebuilt llama.cpp:
 
@@ -7,7 +8,7 @@ xllamacpp is a prebuilt llama.cpp:
     v/bin/python lab/serving/first_tokens.py TEXT.txt [--steps 400] [--threads 2]
 
 Trains two small models on the texts: top-2 (exported as a Mixtral) and expert choice (exported as GLM-4.5 MoE, which serves
-it by the best K of score minus threshold). Both are exported with q8_0; choir runs top-2 from its own run, with --compute
+it by top-K of score minus threshold). Both are exported with q8_0; choir runs top-2 from its own run, with --compute
 q8_0, and expert choice from the exported file, imported again, so that both programs compute the same function. Prompts are
 64 tokens of held-out text. Exit status 1: fewer than 15 of 16 first tokens are equal."""
 
@@ -78,7 +79,7 @@ def by_llama(path, each, threads):
 
 
 def equal(at, name, threads):
-    """For how many prompts the first tokens are equal."""
+    """The number of prompts whose first tokens are equal."""
     program("export", "--format", "gguf", "--dtype", "q8_0", "--out", at / "model.gguf", at / "model")
     ours = at / "model"
     if name == "expert choice":

@@ -1,6 +1,6 @@
-"""vllm_probe.py FOLDER logits|greedy|tokens [N]: what vLLM makes of a folder, said as llama.c says it.
+"""vllm_probe.py FOLDER logits|greedy|tokens [N]: prints what vLLM computes with a model folder, in the format of llama.c.
 
-vLLM tells log-probabilities where llama.cpp tells logits; a constant of each position is between them.
+vLLM returns log-probabilities and llama.cpp logits, which differ by a constant at each position.
 """
 
 import os
