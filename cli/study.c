@@ -7,7 +7,7 @@ static int run_study(int count, const char *const *words) {
 
 static const cli_option options[] = {{0}};
 
-CLI_VERB(study, "study", "list|run|status|report|claims|measure ...", 0, -1,
+CLI_VERB(study, "study", "list|noise|run|status|report|measure ...", 0, -1,
          "compare models with several seeds and confidence intervals",
          "choir study run RECIPE --data DIR --out DIR finds the learning rate of each arm, trains each arm with every "
          "seed, compares them, and writes a report. After an interruption, the same command continues. 'choir study "
