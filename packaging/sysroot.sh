@@ -2,7 +2,7 @@
 # sysroot.sh DIRECTORY [PACKAGE...]: makes in DIRECTORY what a cross compiler and qemu need to build choir for arm64 and to run
 # it: Debian's arm64 packages of choir's libraries, further PACKAGEs, all that these depend on, and toolchain.cmake. apt
 # fetches them from where it fetches this machine's packages. Nothing is installed, and no root is needed.
-# DIRECTORY stays as it is if it was made for the same packages. Needs g++-aarch64-linux-gnu.
+# DIRECTORY stays as it is if it was made for these packages, or for more. Needs g++-aarch64-linux-gnu.
 set -eu
 [ $# -gt 0 ] || { echo "usage: packaging/sysroot.sh DIRECTORY [PACKAGE...]" >&2; exit 2; }
 mkdir -p "$1"
@@ -10,7 +10,11 @@ root=$(cd "$1" && pwd)
 shift
 set -- libc6-dev libgomp1 libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev \
   libpcre2-dev libutf8proc-dev libbz2-dev liblzma-dev libzstd-dev "$@"
-[ "$(cat "$root/packages" 2>/dev/null)" != "$*" ] || exit 0
+made=$(cat "$root/packages" 2>/dev/null) missing=
+for package; do
+  case " $made " in *" $package "*) ;; *) missing=1 ;; esac
+done
+[ -n "$missing" ] || exit 0
 for tool in apt-get aarch64-linux-gnu-g++; do
   command -v $tool >/dev/null || { echo "NOT TESTED: arm64: $tool is not installed"; exit 77; }
 done
@@ -18,6 +22,7 @@ done
 # Lists, cache and status are apt's for this directory alone.
 apt=$root/var/apt info=$root/var/lib/dpkg/info
 mkdir -p "$apt/lists/partial" "$apt/archives/partial" "$info"
+: >"$root/var/lib/dpkg/status"
 cat >"$apt/conf" <<C
 APT::Architecture "arm64";
 APT::Architectures "arm64";
