@@ -219,7 +219,7 @@ class Whole(unittest.TestCase):
         study("report", "lacks")
         claims = json.loads((at / "lacks" / "two-scale" / "summary.json").read_text())["claims"]
         for claim, involved in zip(claims, (True, True, False, True, False)):
-            message = claim["verdict"] == "no verdict: the search for rates lacks top-2 at 0.06"
+            message = claim["verdict"] == "not measured: the search for learning rates lacks top-2 at 0.06"
             self.assertEqual(message, involved, claim)
         self.assertIn("0.06: missing", (at / "lacks" / "two-scale" / "report.html").read_text())
 
@@ -286,7 +286,7 @@ class Whole(unittest.TestCase):
         table = (at / "whole" / "tuned-tuning" / "table.md").read_text()
         self.assertIn("| task | EC | top-2 |\n| --- | --: | --: |\n| RTE | 100.0 | 100.0 |", table)
         (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
-        self.assertIn("is of other files", study(*words)[1])
+        self.assertIn("was measured on other files", study(*words)[1])
         (at / "whole" / "results" / "tuned.jsonl").unlink()  # other tests compare the directory's contents
 
     def test_by_topk_has_all_options_but_those_of_the_choice(self):
@@ -349,9 +349,9 @@ class Whole(unittest.TestCase):
         self.assertIn("| EC, topk |", (at / "whole" / "read-scale" / "table.md").read_text())
         self.a_removed_routing_stays_readable(files[0], words)
         (at / "texts" / "rain.txt").write_text("It snows. " * 200)
-        self.assertIn("is of another rain", study(*words)[1])
+        self.assertIn("was measured on another text 'rain'", study(*words)[1])
         (at / "texts" / "rain.txt").unlink()
-        self.assertIn("rain.txt: is not there", study(*words)[1])
+        self.assertIn("rain.txt: no such file", study(*words)[1])
         (at / "whole" / "results" / "read.jsonl").unlink()  # other tests compare the directory's contents
 
     def a_removed_routing_stays_readable(self, name, words):
@@ -810,16 +810,16 @@ class Recipes(unittest.TestCase):
         self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets", "did you mean 'set'?")
         self.refused(lambda r: r["arms"][1].update(name="EC"), "two arms are called 'EC'")
         self.refused(lambda r: r.update(sweep={"label": "c", "values": [1, 2], "rate_of": 1}), "sweep: changes no field")
-        self.refused(lambda r: r["claims"][1].update(figure=0), "claims[1]", "'steps' is of ratios, and 0 is none")
+        self.refused(lambda r: r["claims"][1].update(figure=0), "claims[1]", "'steps' compares ratios, which must be above 0: 0")
         self.refused(lambda r: r["claims"][0].update(kind="los"), "claims[0].kind", "los")
         self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")
         self.refused(lambda r: r["claims"][0].pop("rival"), "claims[0]", "needs a rival")
         self.refused(lambda r: r["claims"][0].update(rival=r["claims"][0]["arm"]), "claims[0]", "its own rival")
         self.refused(lambda r: r["arms"][0].update(rate_of="x"), "rate_of")
-        self.refused(lambda r: r["claims"][4].update(margin=float("nan")), "NaN is no finite number")
-        self.refused(lambda r: r["claims"][4].update(margin=-float("inf")), "-Infinity is no finite number")
+        self.refused(lambda r: r["claims"][4].update(margin=float("nan")), "NaN is not a finite number")
+        self.refused(lambda r: r["claims"][4].update(margin=-float("inf")), "-Infinity is not a finite number")
         path = pathlib.Path(testing.run().parent / "wrong.json")
-        for text, message in (('{"name": "a", "name": "b"}', "twice"), ('{"name": 1e400}', "1e400 is no finite number")):
+        for text, message in (('{"name": "a", "name": "b"}', "twice"), ('{"name": 1e400}', "1e400 is not a finite number")):
             path.write_text(text)
             with self.assertRaisesRegex(StudyError, f"wrong.json.*{message}"):
                 recipe.load(str(path))

@@ -278,7 +278,7 @@ class Noise(unittest.TestCase):
                                                                   statistics.detectable(0.01, 8, 7))])  # fmt: skip
         with self.assertRaisesRegex(StudyError, "some runs are missing"):
             noise.describe(np.array([[4.0, 4.1], [4.0, np.nan]]))
-        with self.assertRaisesRegex(StudyError, "--seeds 1: noise is seen between two seeds"):
+        with self.assertRaisesRegex(StudyError, "--seeds 1: noise is measured between at least two seeds"):
             noise.scale("pico", pathlib.Path(), 1, None)
 
 

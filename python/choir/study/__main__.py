@@ -180,7 +180,7 @@ def _plugins(verb: argparse.ArgumentParser, what: str) -> None:
 
 
 def _load(files: list[str]) -> list[str]:
-    """The routers of these files, which the commands that this one starts load, too."""
+    """Loads router files, here and in the commands that this one starts. Returns the names of their routers."""
     program.load(files)  # first, so that a change of a file while it is loaded is detected
     return [name for file in files for name in plugin.load_plugin(file)]
 

@@ -99,7 +99,7 @@ class Claims:
         lacking = {arm: rates for arm in arms if arm in self._index and (rates := self.study.lacking(arm))}
         if f.estimate and lacking:
             missing = "; ".join(f"{arm} at {', '.join(f'{rate:g}' for rate in rates)}" for arm, rates in lacking.items())
-            f.estimate, f.verdict = None, f"no verdict: the search for rates lacks {missing}"
+            f.estimate, f.verdict = None, f"not measured: the search for learning rates lacks {missing}"
 
     def _weights(self, claim: dict[str, Any]) -> np.ndarray:
         made = np.zeros(len(self.study.arms))

@@ -79,7 +79,7 @@ def compare(made: Config, wanted: dict[str, Any]) -> None:
     """StudyError names every field of the config that differs from the plan."""
     differing = [f"{key} is {made[key]} instead of {value}" for key, value in wanted.items() if not _same(made[key], value)]
     if differing:
-        raise StudyError(f"the config is not the one that was planned: {'; '.join(differing)}")
+        raise StudyError(f"the config differs from the plan: {'; '.join(differing)}")
 
 
 def _check_length(made: Config) -> None:
@@ -95,8 +95,8 @@ def _check_length(made: Config) -> None:
         if bad
     ]
     if wrong:
-        reason = "goes by the length of the whole run, of which end points of several budgets share a part"
-        raise StudyError(f"{' and '.join(wrong)}: {reason}; a study cannot train so")
+        reason = "depends on the length of the whole run, but the runs of several budgets share their first steps"
+        raise StudyError(f"{' and '.join(wrong)}: {reason}; leave it out")
 
 
 def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: int) -> Config:

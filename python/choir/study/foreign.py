@@ -40,13 +40,14 @@ def result(study: Study, arm: str, seed: int) -> dict[str, Any]:
     found = study.store.get(known) if known else None
     if found is None:
         return {}
-    if (found.get("format"), found.get("sequences")) != ("choir-texts", _sequences(study)):
-        message = f"{known} is not of {_sequences(study)} sequences a text; remove it, or run anew"
+    if (found.get("format"), found.get("sequences")) != ("choir-texts", sequences(study)):
+        message = f"{known} was not measured on {sequences(study)} sequences per text; remove it, and run the study again"
         raise StudyError(f"{study.store.directory}: {message}")
     return found["texts"]
 
 
-def _sequences(study: Study) -> int:
+def sequences(study: Study) -> int:
+    """The number of sequences of each text; 0: all."""
     return study.recipe.get("sequences", SEQUENCES)
 
 
@@ -86,7 +87,7 @@ class Reading(Sequel):
         for text in self.lacking:
             path = self.texts[text]
             where = ["--data" if text == HOME else "--text", path]
-            words = [*where, "--sequences", _sequences(study), "--threads", threads]
+            words = [*where, "--sequences", sequences(study), "--threads", threads]
             answer = program.ask("eval", run, *words)
             each = {answer["routing"]: answer}
             if "threshold" in answer:
@@ -98,7 +99,7 @@ class Reading(Sequel):
             kept = {how: {key: v for key, v in evaluation(one).items() if key in KEPT} for how, one in each.items()}
             found[text] = {"hash": study.facts["hash"] if text == HOME else _hash(path), **kept}
             self.at += 1
-        made = {"format": "choir-texts", "sequences": _sequences(study), "texts": found}
+        made = {"format": "choir-texts", "sequences": sequences(study), "texts": found}
         study.store.add(_name(study, self.arm, self.seed), made)
 
 
@@ -136,7 +137,7 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
     hashes = {}
     for text, path in texts.items():
         if not path.exists():
-            raise StudyError(f"{path}: is not there; the recipe names {', '.join(texts)}")
+            raise StudyError(f"{path}: no such file; the recipe needs the texts {', '.join(texts)}")
         hashes[text] = study.facts["hash"] if text == HOME else _hash(path)
     works = []
     for seed in range(1, study.seeds + 1):
@@ -146,7 +147,7 @@ def missing(study: Study, directory: pathlib.Path) -> list[Reading]:
             found = result(study, arm.name, seed)
             for text, one in found.items():
                 if text in hashes and one["hash"] != hashes[text]:
-                    message = f"{_name(study, arm.name, seed)} is of another {text} than {texts[text]}; remove it"
+                    message = f"{_name(study, arm.name, seed)} was measured on another text '{text}' than {texts[text]}; remove it"
                     raise StudyError(f"{study.store.directory}: {message}")
             lacking = [text for text in texts if text not in found]
             if lacking:

@@ -39,7 +39,7 @@ def _is_step(name: str) -> bool:
 
 
 def newest(run: pathlib.Path, most: float = float("inf")) -> int:
-    """The newest checkpoint's step that is at most `step`; 0: none."""
+    """The step of the newest checkpoint that has at most `most` steps; 0: none."""
     found = [int(p.name) for p in (run / "checkpoints").glob("*") if _is_step(p.name)]
     return max((step for step in found if step <= most), default=0)
 

@@ -21,7 +21,7 @@ COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of seeds of an arm
 def scale(config: str, out: pathlib.Path, seeds: int, tokens: Optional[Sequence[int]]) -> pathlib.Path:
     """Creates a scale that trains the config with its own learning rate and cooldown, for its own steps or for `tokens`."""
     if seeds < 2:
-        raise StudyError(f"--seeds {seeds}: noise is seen between two seeds or more")
+        raise StudyError(f"--seeds {seeds}: noise is measured between at least two seeds")
     known = Config(config)
     train = {key: known[f"train.{key}"] for key in ("steps", "sequence_length", "batch_sequences", "accumulate")}
     cooldown = known["train.cooldown_steps"]

@@ -1,5 +1,5 @@
-"""Details of a run: its loss with batch routing in pools of several sizes, of neighboring and of mixed sequences,
-minus the causal loss of the same sequences. An evaluation with batch routing depends on its pool."""
+"""The loss of a run with batch routing, which depends on the pool: for pools of several sizes, of neighboring and of
+mixed sequences, with the causal loss of the same sequences."""
 
 from __future__ import annotations
 

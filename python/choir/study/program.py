@@ -29,7 +29,7 @@ def _with_plugins(words: tuple[Any, ...] | list[Any]) -> list[str]:
     version."""
     for file, began in plugins.items():
         if pathlib.Path(file).read_bytes() != began:
-            raise StudyError(f"{file}: has changed since the study began: run it again, which trains the router of now")
+            raise StudyError(f"{file}: has changed since the study began: run the study again, to train with the changed router")
     return [*map(str, words), *(f"--plugin={file}" for file in plugins)]
 
 
@@ -91,5 +91,5 @@ class Runner:
         if process.returncode == _STOPPED or (process.returncode and self.stopping):
             raise Stopped
         if process.returncode:
-            last = _last_line(log) or "no word said"
+            last = _last_line(log) or "it printed no message"
             raise StudyError(f"{last} (status {process.returncode}; {log})")

@@ -36,7 +36,7 @@ def _unique(pairs):
     found = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key '{key}' stands there twice")
+            raise ValueError(f"key '{key}' occurs twice")
         found[key] = value
     return found
 
@@ -44,7 +44,7 @@ def _unique(pairs):
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no finite number")
+        raise ValueError(f"{text} is not a finite number")
     return value
 
 
@@ -128,14 +128,14 @@ def check_recipe(path: os.PathLike, recipe: Any) -> None:
             if name not in known:
                 raise StudyError(f"{path}: claims[{number}].wider: '{name}' is none of: {', '.join(sorted(known))}")
         if (claim["kind"] == "growth") != ("wider" in claim):
-            raise StudyError(f"{path}: claims[{number}]: 'wider' (pairs of arm and rival) is what kind 'growth' takes, and needs")
+            raise StudyError(f"{path}: claims[{number}]: 'wider' (pairs of arm and rival) is required for kind 'growth', and only allowed there")
         if (claim["kind"] == "growth") != ("over" in claim):
-            raise StudyError(f"{path}: claims[{number}]: 'over' (tokens or width) is what kind 'growth' takes, and needs")
+            raise StudyError(f"{path}: claims[{number}]: 'over' (tokens or width) is required for kind 'growth', and only allowed there")
         if (claim["kind"] == "waiting") != ("devices" in claim):
-            raise StudyError(f"{path}: claims[{number}]: 'devices' (8, 16 or 32) is what kind 'waiting' takes, and needs")
+            raise StudyError(f"{path}: claims[{number}]: 'devices' (8, 16 or 32) is required for kind 'waiting', and only allowed there")
         times = [claim[key] for key in ("figure", "null") if key in claim] + claim.get("about", [])
         if claim["kind"] in ("steps", "seconds", "waiting", "step_time") and any(value <= 0 for value in times):
-            raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' is of ratios, and {min(times):g} is none")
+            raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' compares ratios, which must be above 0: {min(times):g}")
 
 
 def _routers(recipe: dict[str, Any]) -> set[str]:
@@ -145,8 +145,8 @@ def _routers(recipe: dict[str, Any]) -> set[str]:
 
 
 def _with_own(recipe: dict[str, Any], routers: list[str]) -> dict[str, Any]:
-    """The recipe with an additional arm for each of these routers that no arm uses, compared with the first arm; it
-    has another name, so that one directory may contain both."""
+    """The recipe with an additional arm for each of these routers that no arm uses, and a claim that compares this arm
+    with the first one. The recipe gets another name, so that one directory may contain both studies."""
     first, made = recipe["arms"][0], copy.deepcopy(recipe)
     routers = [name for name in routers if name not in _routers(recipe)]
     made["name"] = "-with-".join([recipe["name"], *(re.sub("[^a-z0-9]+", "-", name.lower()) for name in routers)])
@@ -215,5 +215,5 @@ def arms(recipe: dict[str, Any]) -> list[Arm]:
         if names.count(arm.name) > 1:  # names identify results
             raise StudyError(f"two arms are called '{arm.name}'")
         if arm.rate_of not in names:
-            raise StudyError(f"arm '{arm.name}': rate_of '{arm.rate_of}' is no arm")
+            raise StudyError(f"arm '{arm.name}': rate_of is '{arm.rate_of}', which is not an arm")
     return found

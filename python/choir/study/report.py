@@ -1,4 +1,4 @@
-"""The results of a study: an HTML page, its figures, a table for documents, and twenty lines for the terminal."""
+"""The results of a study: an HTML page, its figures, a table for documents, and a summary for the terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def uneven(study: Study) -> dict[str, tuple[float, float]]:
 
 
 def served(study: Study) -> str:
-    """The sentence on arms whose served cost differs; empty: there is none."""
+    """A sentence that names the arms with another cost in serving than in training; empty: there are none."""
     costs = [f"{name} {own:.2f} in training and {causal:.2f} served" for name, (own, causal) in uneven(study).items()]
     return f"Comparisons with these arms are not at equal FLOPs; experts per token: {', '.join(costs)}" if costs else ""
 
@@ -139,7 +139,7 @@ def _reuse(finals: list[dict[str, Any]]) -> str:
 
 
 def _cap(results: list[dict[str, Any]]) -> str:
-    """How often a cap binds, and is not kept, by the router's own routing; shares of tokens."""
+    """The shares of tokens that have as many experts as the cap allows, and more, with the router's own routing."""
     cap = results[0]["config"]["model"]["router"]["cap"] if results else 0
     if not cap or not results[0]["final"]["own"].get("histogram"):
         return "-"
@@ -176,7 +176,7 @@ def rate_rows(study: Study) -> list[list[str]]:
         if arm.rate_of != arm.name or not any(math.isfinite(loss) for _, loss in tried):
             continue
         best, vertex = statistics.best_rate(*zip(*tried))
-        shown = f"{vertex:.3g}" if vertex else "the best is the highest or lowest: try more"
+        shown = f"{vertex:.3g}" if vertex else "the best is the highest or lowest one: try more"
         rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" if math.isfinite(loss) else f"{r:g}: missing" for r, loss in tried), f"{best:g}", shown])
     return rows
 
@@ -267,7 +267,7 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
         tables.append(("Learning rates", head, rate_rows(study)))
     tables += [(title, *tuned.rows(study, what)) for what, title in tunings.items()]
     if "texts" in study.recipe:
-        tables.append((f"Texts: causal, and by batch where that is the router's own; {foreign.SEQUENCES} sequences each",
+        tables.append((f"Texts: causal routing, and batch routing if it is the router's own; {foreign.sequences(study) or 'all'} sequences each",
                        *foreign.rows(study)))  # fmt: skip
     drawn, where = figures.all_of(study), regime(study)
     figures.save(drawn, study.own / "figures")

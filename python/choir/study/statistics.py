@@ -58,7 +58,7 @@ class Estimate:
         return float(min(1, 2 * stats.t.cdf(min(below, above), self.freedom)))
 
     def detectable(self) -> float:
-        """The effect that would be detected with the probability POWER."""
+        """The mean that a test would detect with probability POWER."""
         return detectable(self.error * math.sqrt(self.count), self.count, self.freedom)
 
 
@@ -103,9 +103,9 @@ def total(*parts: Estimate) -> Estimate:
 
 
 def detectable(deviation: float, count: int, freedom: float, power: float = POWER, level: float = LEVEL) -> float:
-    """The smallest mean that a two-sided t test of `count` numbers of this deviation finds with this power. T is
-    (Z + shift) / s, s^2 chi-squared over freedom: the power is a mean over s, here over its quantiles. (The
-    noncentral t of SciPy 1.17 is NaN at large shifts.)"""
+    """The smallest mean that a two-sided t test of `count` numbers with this standard deviation detects with this power.
+    The statistic is (Z + shift) / s, where s^2 is chi-squared divided by `freedom`. The power is the mean over 4,096
+    quantiles of s, because the noncentral t of SciPy 1.17 is NaN at large shifts."""
     if not (freedom > 0 and math.isfinite(deviation)):
         return math.inf
     edge = stats.t.ppf(1 - level / 2, freedom)

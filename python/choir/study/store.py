@@ -50,7 +50,7 @@ _POINTS = 40  # points of the curve of training losses
 
 @functools.lru_cache(None)
 def _later() -> dict[str, Any]:
-    """The other fields, with their defaults, as objects in objects."""
+    """The fields that are not in _FIRST, with their defaults, as nested objects."""
     made: dict[str, Any] = {}
     for field in Config.fields():
         *sections, name = field.key.split(".")
@@ -138,7 +138,7 @@ class Store:
         return self._all().get(name)
 
     def results(self) -> list[dict[str, Any]]:
-        """Of all runs, by their names."""
+        """The results of all runs, sorted by name."""
         return [one for _, one in sorted(self._all().items()) if one.get("format") == "choir-result"]
 
     def add(self, name: str, result: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class Store:
         if result["data_hash"] != data_hash:
             differing.append(f"data_hash is {json.dumps(result['data_hash'])} instead of {json.dumps(data_hash)}")
         if differing:
-            raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(differing)}; remove it, or run anew")
+            raise StudyError(f"{path}: is not the expected result: {'; '.join(differing)}; remove it, and run the study again")
 
 
 def _check_router(run: pathlib.Path, router: str) -> None:
@@ -179,8 +179,8 @@ def _check_router(run: pathlib.Path, router: str) -> None:
         trained = plugin.trained_version(weights)
         if trained != version:
             raise StudyError(
-                f"{weights}: was trained by router '{router}' of version {trained}, and that of this study is {version}: "
-                f"its file changed meanwhile; remove {run}, and run the study again"
+                f"{weights}: was trained by router '{router}' of version {trained}, but this study has version {version}, "
+                f"because its file has changed; remove {run}, and run the study again"
             )
 
 
@@ -190,7 +190,7 @@ def _lines(path: pathlib.Path) -> dict[str, Any]:
     for number, line in enumerate(_files.read(path, _files.TEXT_LIMIT).split(b"\n")[:-1], 1):
         one = parsed(f"{path}:{number}", line)
         if not isinstance(one, dict) or one.keys() != {"name", "result"} or not isinstance(one["result"], dict):
-            raise StudyError(f'{path}:{number}: is no {{"name": ..., "result": {{...}}}}; remove the line')
+            raise StudyError(f'{path}:{number}: is not {{"name": ..., "result": {{...}}}}; remove the line')
         found[one["name"]] = one["result"]
     return found
 

@@ -47,7 +47,7 @@ class Study:
             raise StudyError(f"{out}: holds built data or a run; a study needs a directory of its own")
         facts = program.ask("data", "info", data_path)
         if not facts["heldout_tokens"]:
-            raise StudyError(f"{data}: has no held-out share; a study measures nothing else")
+            raise StudyError(f"{data}: has no held-out share, on which a study measures losses; build the data with --holdout")
         study = cls(
             made_recipe, made_scale, data_path, out_path, Store(store_path, made_recipe["name"]),
             seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
@@ -55,7 +55,7 @@ class Study:
         )  # fmt: skip
         counts = {name: study.step_tokens(name) for name in study._configs}
         if len(set(counts.values())) > 1:
-            raise StudyError(f"recipe {made_recipe['name']}: arms take other tokens a step: {counts}")
+            raise StudyError(f"recipe {made_recipe['name']}: arms have different numbers of tokens per step: {counts}")
         return study
 
     # ---- arms and their configs ----
@@ -153,7 +153,7 @@ class Study:
         return self.end(arm, rate, seed, self.steps[-1]) if rate else None
 
     def trained(self, arm: str, seed: int, need: str) -> pathlib.Path:
-        """That run; refuses if only its result is in the store. need: "texts need", for example."""
+        """The directory of that run. StudyError: only its result is in the store. need: for example "texts need"."""
         run = self.out / "runs" / name(self.longest(arm, seed), self.facts["hash"])
         if not newest(run):
             raise StudyError(f"{run} is not on this machine: {need} the run itself, not its result alone")
@@ -252,5 +252,5 @@ class Sequel(Work):
 def all_in(directory: pathlib.Path) -> list[Study]:
     found = [Study.open(path.parent) for path in sorted(pathlib.Path(directory).glob("*/study.json"))]
     if not found:
-        raise StudyError(f"{directory}: holds no study; choir study run makes one")
+        raise StudyError(f"{directory}: contains no study; choir study run makes one")
     return found

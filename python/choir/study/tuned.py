@@ -62,7 +62,7 @@ def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, A
         return None
     differing = differences(_settings(study, task), found.get("settings"))
     if differing:
-        raise StudyError(f"{study.store.directory}: {known} is not the result that is wanted: {'; '.join(differing)}")
+        raise StudyError(f"{study.store.directory}: {known} is not the expected result: {'; '.join(differing)}")
     return found
 
 
@@ -114,7 +114,7 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
                 there = result(study, arm.name, seed, task)
                 if there and there["files_hash"] != _files_hash(files):
                     known = _name(study, arm.name, seed, task)
-                    raise StudyError(f"{study.store.directory}: {known} is of other files than those of {files}; remove it, or run anew")
+                    raise StudyError(f"{study.store.directory}: {known} was measured on other files than those of {files}; remove it, and run the study again")
                 if not there:
                     found.append(Tuning(study, arm.name, seed, task, runner, tasks))
     return found

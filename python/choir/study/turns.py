@@ -33,7 +33,7 @@ def read(study: Study) -> dict[str, list[float]]:
         return {}
     kept = read_json(path)
     if not isinstance(kept, dict) or not isinstance(kept.get("arms"), dict):
-        raise StudyError(f"{path}: has no times of arms; remove it, and 'choir study run' takes them again")
+        raise StudyError(f"{path}: has no times of arms; remove it, and 'choir study run' measures them again")
     return kept["arms"]
 
 
