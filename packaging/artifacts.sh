@@ -1,7 +1,7 @@
 #!/bin/sh
-# artifacts.sh DIRECTORY [COMMIT]: makes in DIRECTORY what a release consists of: source, Debian packages, wheel, list
-# of components (SPDX), checksums. A commit (HEAD unless told) gives the same bytes wherever, whenever and however this
-# runs.
+# artifacts.sh DIRECTORY [COMMIT]: makes in DIRECTORY what a release consists of: source, Debian packages, wheels (for this
+# machine, for arm64, and without the C library), list of components (SPDX), checksums. A commit (HEAD unless told) gives
+# the same bytes wherever, whenever and however this runs.
 set -eu
 [ $# -ge 1 ] || { echo "usage: packaging/artifacts.sh DIRECTORY [COMMIT]" >&2; exit 2; }
 cd "$(dirname "$0")/.."
@@ -15,7 +15,8 @@ export CCACHE_DISABLE=1 # its objects tell of the folder that they were first co
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # shellcheck disable=SC2086 # one word a package
-install_packages "$work/packages.log" $BUILD_PACKAGES $PACKAGING_PACKAGES libopenmpi-dev python3-cffi python3-numpy
+install_packages "$work/packages.log" $BUILD_PACKAGES $PACKAGING_PACKAGES libopenmpi-dev python3-cffi python3-numpy \
+  g++-aarch64-linux-gnu
 
 version=$(git show "$commit:CMakeLists.txt" | sed -n 's/^project(choir VERSION \([0-9.]*\).*/\1/p')
 name=choir-$version
@@ -29,6 +30,8 @@ tar -xzf "$out/$name.tar.gz" -C "$work"
 cp "$work"/*.deb "$out"
 (cd "$work/$name" && sh python/wheel.sh "$out") >>"$out/build.log" 2>&1 ||
   { tail -n 20 "$out/build.log"; stop "the wheel could not be built: $out/build.log"; }
+(cd "$work/$name" && TARGET=aarch64-linux-gnu sh python/wheel.sh "$out") >>"$out/build.log" 2>&1 ||
+  { tail -n 20 "$out/build.log"; stop "the wheel of arm64 could not be built: $out/build.log"; }
 (cd "$work/$name" && /usr/bin/python3 packaging/pure_wheel.py "$out") >>"$out/build.log" 2>&1 ||
   { tail -n 20 "$out/build.log"; stop "the wheel without the C library could not be built: $out/build.log"; }
 /usr/bin/python3 packaging/components.py "$version" "$out" >"$out/$name.spdx.json"
