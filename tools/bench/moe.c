@@ -23,6 +23,7 @@ typedef struct {
 #define TIMED(op, args_type, part)                         \
   static void timed_##op(ch_exec *x, const args_type *a) { \
     timed_exec *t = (timed_exec *)x;                       \
+    x->memory->synchronise();                              \
     double begin = ch_machine_seconds();                   \
     t->inner->op(x, a);                                    \
     x->memory->synchronise();                              \
