@@ -38,7 +38,8 @@ static int progress_lines(int narrow, int *first, int *last) {
   long long done, before = 0, total;
   int lines = 0, minutes = 0, seconds = 0;
   for (char *at = screen, *end; (at = strchr(at, '\r')) && (end = strstr(at, "\033[K")); at = end) {
-    if (end == at + 1) break; /* cleared */
+    if (end == at + 1) break;                                                       /* cleared */
+    if (!strncmp(at, "\rreading the text", strlen("\rreading the text"))) continue; /* on a slow machine */
     assert_int_equal(sscanf(at, "\r%lld of %lld ", &done, &total), 2);
     assert_true(done > before && done < total && !memchr(at, '\n', (size_t)(end - at)));
     before = done;
