@@ -193,10 +193,9 @@ void cli_cell(cli_table *table, const char *format, ...)
 int cli_table_end(cli_table *table);       /* prints and frees the table; returns an exit status */
 
 /* text.c: numbers as text in a ring of buffers, valid for a few calls within one printf. */
-const char *cli_count(double number); /* 548M, 1.9B, 12.3k */
-const char *cli_bytes(double bytes);  /* 7.4 GiB */
-const char *cli_memory(
-    const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose; valid for one call */
+const char *cli_count(double number);               /* 548M, 1.9B, 12.3k */
+const char *cli_bytes(double bytes);                /* 7.4 GiB */
+const char *cli_memory(const choir_memory *memory); /* "weights 22.6 MiB, gradients ..."; valid until the next call */
 json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number); /* 1,234,567 */
 /* A text with gaps, or a prompt followed by a gap of `length` tokens; each gap of an --infill has the given number
@@ -267,11 +266,11 @@ int cli_pipes_end(int status);            /* copies the result to standard outpu
 
 /* outputs.c: checks before any work; each returns an exit status. */
 int cli_check_file(const char *path); /* checks an output file */
-/* Refuses an existing output that is also an operand, the value of an option that names inputs, or a file in one of
- * these directories that the verb reads. */
+/* Refuses an existing output that the verb also reads: an operand, the value of an option that names inputs, or, where
+ * one of these is a directory, a file in it. */
 int cli_is_output(const cli_option *option);
 int cli_check_not_input(const cli_verb *verb, const char *path, int count, const char *const *operands);
-/* Refuses an output that an earlier option of the verb's table names, too. */
+/* Refuses an output that an earlier option in the verb's table names already. */
 int cli_check_apart(const cli_verb *verb, const cli_option *output);
 int cli_check_new(const char *path); /* checks an output directory, which may exist if it is empty */
 

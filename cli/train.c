@@ -112,7 +112,7 @@ static void show_outcome(const train_display *w) {
     cli_print_outcome(w->objective, 0, r->bits_per_byte / r->loss, r->loss, w->routing, r->unigram_loss, (double)NAN);
 }
 
-/* Prints the checkpoint that verbs use for the run, if it is not the last one. */
+/* Prints which checkpoint other commands load for this run, if it is not the last one. */
 static void show_best(const train_display *w) {
   char best[4096];
   if (!w->last || !cli_ranks_first() || choir_checkpoint_find(o.out, best, sizeof best)) return;

@@ -17,7 +17,7 @@ CHOIR_C_BEGIN
 
 enum { CHOIR_NAME_BYTES = 32 };
 
-/* A config: of a model, its router, and its training. Fields have dotted names, as in the JSON file; "model." and
+/* The config of a model, its router, and its training. Fields have dotted names, as in the JSON file; "model." and
  * "train." may be omitted if the rest is unambiguous. docs/formats.md lists them. */
 typedef struct choir_config choir_config;
 

@@ -69,7 +69,7 @@ typedef struct choir_router_info {
   choir_router_state state;
   int choices;     /* K, experts per token; the default if experts_per_token is an option; 0: experts choose */
   int draws;       /* training uses random numbers, whatever the options are */
-  int is_plugin;   /* uses the plug-in interface (routers of choir may do so) */
+  int is_plugin;   /* uses the plug-in interface (some built-in routers do, too) */
   int has_ranking; /* a plug-in with `rank`: thresholds apply to its ranking, not to scores */
   int64_t reserved[4];
 } choir_router_info;

@@ -87,7 +87,8 @@ def serve(stream, routers: list) -> None:
 
 
 def end_with_program(connection: int) -> None:
-    """Ends this process soon after the program, even within a function that never returns; signals do not reach it."""
+    """Ends this process soon after the program ends, even while a function of the plug-in does not return. The process
+    ignores the signals that end the program."""
     ended = select.poll()
     ended.register(connection, 0)  # POLLHUP is always reported
     ended.poll()

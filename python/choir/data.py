@@ -16,8 +16,8 @@ Files = Union[Path, Iterable[Path]]
 
 
 def _below(path: bytes, left_out: list[bytes]) -> list[bytes]:
-    """The file; for a directory all files below it, sorted by name, like the program. Names that begin with a dot,
-    links to directories and special files are skipped."""
+    """The file itself or, for a directory, all files below it, sorted by name as the program sorts them. Names that
+    begin with a dot, links to directories and special files are skipped."""
     if not os.path.isdir(path):
         return [path]
     found = []

@@ -1,5 +1,5 @@
-/* Parts of the exchange of rows between ranks (all_to_all.c): counts of slots (slots.c), rows in travel format
- * (rows.c), rounds (rounds.c). */
+/* Parts of the exchange of rows between ranks (all_to_all.c): counts of slots (slots.c), conversion of rows to and from
+ * travel format, the format in which they are sent (rows.c), rounds (rounds.c). */
 #ifndef CH_DISPATCH_EXCHANGE_H
 #define CH_DISPATCH_EXCHANGE_H
 

@@ -279,7 +279,8 @@ static int check_attention(const ch_model_config *m) {
   return CHOIR_OK;
 }
 
-/* Not in the router's own check, because evaluation with another pool is allowed. */
+/* Training with threshold_after requires pool batch. The router's own check does not test this, because evaluation may
+ * use any pool. */
 static int check_threshold_training(const ch_router_spec *o) {
   if (!o->threshold_after) return CHOIR_OK;
   if (ch_router_takes(o->kind, CH_OPTION_pool) && o->pool != CH_POOL_BATCH)

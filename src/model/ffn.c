@@ -85,7 +85,7 @@ typedef struct {
   const ch_layer *b;
   int64_t n;                   /* rows of a gradient chunk */
   const ch_rmsnorm_args *norm; /* of all rows */
-  const real CH_DEV *dadded;   /* [rows,d] of all gradient chunks, as are the arrays below */
+  const real CH_DEV *dadded;   /* [rows,d]; this and the arrays below have the rows of all gradient chunks */
   real CH_DEV *dnormed, *dx;
 } ffn_backward;
 

@@ -73,7 +73,7 @@ typedef struct ch_param {
   real CH_DEV *w, *g; /* weights and gradients; w is NULL for remote matrices with w16, and for matrices with w8 except
                          the embedding */
   ch_bf16 CH_DEV *w16; /* or NULL */
-  ch_q8 CH_DEV *w8;    /* in 8 bits, matrix after matrix, or NULL; in the host's memory */
+  ch_q8 CH_DEV *w8;    /* the weights in 8 bits, matrix after matrix, in host memory; NULL: none */
 } ch_param;
 
 /* Trained parameters come first, then the state of routers (thresholds, centroids), which is saved and loaded like

@@ -140,7 +140,7 @@ static int same_ranking(const float *a, const float *b, int e) {
   return difference <= 1e-5f * largest;
 }
 
-/* Threshold routing ranks single tokens: the ranking of a token alone must be the same. */
+/* Threshold routing ranks each token alone, so the ranking of a token alone must equal its ranking among others. */
 static int rank_alone(const measurement *m, int change) {
   if (!m->p->given.rank) return CHOIR_OK;
   CH_TRY(rank(m, 0, m->n, m->ranking));

@@ -88,7 +88,7 @@ typedef struct ch_route_tokens {
   const uint8_t *mask;       /* [n] host copy of `valid`, on which shapes depend */
   const uint8_t *masked;     /* [n] host: 1 for masked tokens, for capacity_schedule; NULL: none */
   const uint8_t *assignment; /* [n,e] host, 0 or 1: forced assignment of tokens to experts; NULL: the router decides */
-  const uint8_t CH_DEV *valid; /* [n] 0 for padding, for ops; NULL: no padding */
+  const uint8_t CH_DEV *valid; /* [n] 0 for padding: what ops read; NULL: no padding */
   const int32_t CH_DEV *id;    /* [n] */
 } ch_route_tokens;
 

@@ -20,7 +20,7 @@ typedef struct ch_backend {
   const ch_memory *memory;
   /* CHOIR_ERROR_UNSUPPORTED, naming the compute type, if the backend does not support it on this machine. */
   int (*supports)(ch_compute compute, int emulate);
-  /* Fills every op of the table (for device memory: CH_DEVICE_OPS), but not `name`. */
+  /* Sets all ops of the table, but not its `name`; a backend with device memory sets those of CH_DEVICE_OPS. */
   void (*fill)(ch_ops *ops, ch_compute compute);
   /* For backends with several devices, else NULL. *device: number of the device to open, taken from the name
    * ("cuda:1"), or -1 for any. describe: writes a description of device `number`; 0: no such device. */

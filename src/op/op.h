@@ -361,7 +361,7 @@ typedef struct {
   op(update_bias, ch_update_bias_args)            /* demand, price -> price */                                     \
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
-  op(part, ch_part_args)                          /* all -> part, except for its index */                          \
+  op(part, ch_part_args)                          /* all -> part, without the index of part */                     \
   op(tally, ch_tally_args)                        /* record, valid, losses, dropped, demand -> sums, counts */
 #define CH_HOST_OPS(op)                                                                                            \
   op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */

@@ -174,7 +174,8 @@ typedef struct {
 
 /* Gates of every token scaled so that they sum to 1: gate[s] /= sum[t], where sum[t] adds the token's slots in
  * ascending order; gates that sum to 0 are not changed. Backward replaces dgate of the normalized gates by that of the
- * original gates: (dgate[s] - sum over the token's slots of gate dgate) / sum[t]. Needs the record's index. */
+ * original gates: (dgate[s] - sum of gate[r] * dgate[r] over the token's slots r) / sum[t], with normalized gates.
+ * Needs the record's index. */
 typedef struct {
   const ch_record *record; /* slot_gate is changed; backward reads it */
   real CH_DEV *sum;        /* [n] out; in for backward */

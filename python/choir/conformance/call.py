@@ -43,7 +43,7 @@ def described(error: BaseException, file: str | None) -> str:
         text = str(error)
     except Exception:
         text = "an exception without a text"
-    return f"{type(error).__name__}: {text}{'' if isinstance(error, SyntaxError) else at}"  # has file, line
+    return f"{type(error).__name__}: {text}{'' if isinstance(error, SyntaxError) else at}"  # a SyntaxError's text names file and line
 
 
 def file_of(function: Callable) -> str | None:

@@ -73,7 +73,7 @@ def _hash(path: pathlib.Path) -> str:
 class Reading(Sequel):
     """The evaluation of one run on the texts that its stored result lacks."""
 
-    texts: dict[str, pathlib.Path]  # texts of the recipe by name, and HOME: the data
+    texts: dict[str, pathlib.Path]  # path of each text of the recipe, by name; HOME is the study's data
     lacking: list[str]
 
     @property
