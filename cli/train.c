@@ -192,7 +192,8 @@ static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory, for config.json, metrics.jsonl and checkpoints/", 1},
     {"config", "FILE", CLI_SMALL, &config_name, NULL,
      "JSON config, or a name that 'choir configs' lists; required unless --resume or --init-from is given", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; required without --resume", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL,
+     "directory that 'choir data build' made; required unless --resume is given", 0},
     {"init-from", "RUN|CHECKPOINT", CLI_PATH, &o.init_from, NULL,
      "start with the weights of a run or checkpoint, and with its config unless --config is given. If the config "
      "has another router, the experts' weights are kept. If the weights are those of a dense model, every expert "
@@ -206,10 +207,10 @@ static const cli_option options[] = {
      "stop after N evaluations without a lower held-out loss; 0: never. With --resume, give it again", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL,
      "stop after M minutes, save, and exit with status 0; 0: no limit. If train.cooldown_steps is a share, such as "
-     "0.2, the learning rate falls during the last 0.2 of the M minutes",
+     "0.2, the learning rate falls during the last 20 % of the M minutes",
      0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
-     "when the disk is full, keep training for up to M minutes, then stop", 0},
+     "when a checkpoint cannot be saved because the disk is full, train on and retry for M minutes, then stop", 0},
     CLI_BACKEND(&model.backend),
     CLI_RANKS_OPTIONS,
     CLI_THREADS(&model.threads),
