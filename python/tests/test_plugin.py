@@ -720,7 +720,7 @@ class Study(unittest.TestCase):
         results = store.Store(out / "results").results()
         self.assertLessEqual(sum(one["config"]["model"]["router"]["name"] == "moving" for one in results), 1)
         run = next(path for path in sorted(out.glob("*/moving-*")) if (path / "checkpoints").exists())
-        with self.assertRaisesRegex(StudyError, "was trained by router 'own_ec' of version [0-9a-f]{16}, and that of this study is"):
+        with self.assertRaisesRegex(StudyError, "was trained by router 'own_ec' of version [0-9a-f]{16}, but this study has version"):
             store._check_router(run, "own_ec")
 
     def test_an_arm_that_the_recipe_has(self):
