@@ -580,7 +580,7 @@ class Handover(unittest.TestCase):
             [os.environ["CHOIR_PROGRAM"], "study", "status", "nowhere"], env=environment, capture_output=True, text=True
         )
         self.assertEqual((said.returncode, said.stdout), (1, ""))
-        self.assertIn("choir study: nowhere: holds no study", said.stderr)
+        self.assertIn("choir study: nowhere: contains no study", said.stderr)
 
     def test_what_was_meant_is_suggested(self):
         here = ["--data", "d", "--out", "o"]
