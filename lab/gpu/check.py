@@ -147,7 +147,7 @@ def routers():
 
 
 def beside_model(r):
-    """What was timed beside the model's prediction (model.py), and for layers each part of theirs: ms, predicted ms, their ratio."""
+    """Measured times next to predictions (model.py): ms, predicted ms, ratio; for layers also those of each part."""
     found = {}
     text = "\n".join(x["tail"] for x in r.values())
     for ms, problem, parts in re.findall(r"^ *([0-9.]+) ms .*?((?:moe|select|head|adafactor|attention) \w+=.*)$((?:\n +[a-z].*%.*$)?)", text, re.M):

@@ -5,7 +5,7 @@ import re
 PRODUCT = 740e12  # FLOP/s of products in bf16: those of PyTorch's dense layer of equal cost, whose 6.6 ms less its activations are 5.0
 FLOAT = 45e12     # of products in fp32, as the router's
 MEMORY = 0.85 * 3.35e12  # bytes a second
-CACHE, CACHE_BYTES = 5.5e12, 50 << 20  # of the L2 cache: bytes a second, as published measurements have them, and its size
+CACHE, CACHE_BYTES = 5.5e12, 50 << 20  # of the L2 cache: bytes a second, assumed, not measured; and its size
 LAUNCH = 2e-6     # seconds from the end of a small kernel to the next one, launched by the host
 NODE = 1.2e-6     # and to the next one of a graph, as steps and benches run from their second time on
 CALL = 0.2e-6     # host's seconds from one call to the next, launches aside: a step of nano on the stand-in, kernels left out, is 0.114 ms

@@ -3,7 +3,8 @@
  * beyond its last row. */
 #include "device/device.h"
 
-/* Rows per block; scores of a block at least: of fewer the kernels would be shorter than the gaps between them. */
+/* Rows per block; min number of scores per block of heads: with fewer, a kernel would take less time than the gap to
+ * the next kernel. */
 enum { BLOCK_ROWS = 256, MIN_SCORES = 1 << 21 };
 
 /* An attention's sizes: a pair is a sequence and a head. */
@@ -26,9 +27,9 @@ static const int CH_DEV *put_buckets(ch_exec *x, const ch_attention_args *a) {
 
 static size_t operand_size(const attention_shape *s) { return s->is == AS_BF16 ? sizeof(ch_bf16) : sizeof(real); }
 
-/* Scores of a block at most. `arrays` of floats, scores and in backward their gradients, and what products read of
- * them take three quarters of the L2 cache, which leaves the rest to the products' other operands. */
-static int64_t scores_of(const ch_exec *x, const attention_shape *s, int arrays) {
+/* Max number of scores per block. The block's `arrays` arrays of floats (scores; in backward also their gradients) and
+ * their bf16 copies fill three quarters of the L2 cache; the other operands of the products have the rest. */
+static int64_t max_scores(const ch_exec *x, const attention_shape *s, int arrays) {
   size_t bytes = (size_t)arrays * (sizeof(real) + (s->is == AS_BF16 ? sizeof(ch_bf16) : 0));
   int64_t fit = ((const ch_device *)x->memory)->cache() / 4 * 3 / (int64_t)bytes;
   return fit > MIN_SCORES ? fit : MIN_SCORES;
@@ -44,7 +45,7 @@ static attention_shape shape_of(ch_exec *x, const ch_attention_args *a, int arra
       .is = x->compute == CH_COMPUTE_BF16 ? AS_BF16 : AS_FLOAT,
       .bucket = put_buckets(x, a),
       .length = a->length ? ch_upload(&x->scratch, a->length, (size_t)a->B * sizeof *a->length) : NULL};
-  int64_t head = s.rows * s.pitch, all = s.pairs * head, max = scores_of(x, &s, arrays);
+  int64_t head = s.rows * s.pitch, all = s.pairs * head, max = max_scores(x, &s, arrays);
   s.at_once = head < max ? max / head : 1;
   s.scores = all < max ? all : head < max ? max : head;
   return s;

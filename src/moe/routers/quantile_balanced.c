@@ -11,10 +11,8 @@
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
-enum {
-  ITERATIONS = 16
-}; /* enough for loads that differ by a few percent if prices start from 0, and by less if they start from those of the
-      last step */
+/* After 16 iterations from prices of 0, loads differ by a few percent; from the last step's prices, by less. */
+enum { ITERATIONS = 16 };
 
 /* Sets beta_i half-way between the k-th and the next best of margin[.,i]. With a price equal to the k-th best, tokens
  * would end up with equal margins at two experts, and rounding would decide. If prices cannot separate tokens, because
